@@ -1,0 +1,314 @@
+"""§12 and §13: the loop with a scripted model. Events instead of sleeping; every call one result."""
+
+import json
+import threading
+
+import pytest
+
+from w4d3_tools_mcp import (
+    REPEATED, BackendError, CallFinished, CallStarted, Finished, Limits, MockLLM, ModelAnswered,
+    ModelAsked, Tool, ToolCall, ToolError, ToolRegistry, Turn, Usage, assistant_message,
+    last_result, run_tool_loop,
+)
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
+
+
+def tool(name, run, **options):
+    return Tool(name, f"{name} 的说明", SCHEMA, run, **options)
+
+
+def calls(*pairs, finish="tool_calls", usage=None, text=""):
+    return Turn(text, tuple(
+        ToolCall(f"id{i}", name, args if isinstance(args, str) else json.dumps(args))
+        for i, (name, args) in enumerate(pairs)
+    ), finish, usage)
+
+
+def run(script, tools, **options):
+    messages = [{"role": "user", "content": "问"}]
+    events = list(run_tool_loop(MockLLM(script), ToolRegistry(tools), messages, **options))
+    return messages, events
+
+
+def results(messages):
+    return [m["content"] for m in messages if m["role"] == "tool"]
+
+
+def assert_every_call_has_one_result_in_order(messages):
+    waiting = []
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+        else:
+            assert waiting == []
+            waiting = [call["id"] for call in message.get("tool_calls", ())]
+    assert waiting == []
+
+
+def test_an_answer_without_calls_ends_the_run():
+    messages, events = run([Turn("你好")], [])
+    assert events[:1] == [ModelAsked(1)] and isinstance(events[1], ModelAnswered)
+    assert events[2] == Finished("你好", "answered", Usage(), 1)
+    assert messages[1] == {"role": "assistant", "content": "你好"}
+
+
+def test_a_call_is_run_and_its_result_goes_back():
+    messages, events = run([calls(("double", {"n": 21})), Turn("42")], [tool("double", lambda a: a["n"] * 2)])
+    kinds = [type(e) for e in events]
+    assert kinds == [ModelAsked, ModelAnswered, CallStarted, CallFinished, ModelAsked, ModelAnswered, Finished]
+    assert messages[2] == {"role": "tool", "tool_call_id": "id0", "content": "42"}
+
+
+def test_the_whole_history_goes_with_every_request():
+    model = MockLLM([calls(("t", {})), Turn("好")])
+    list(run_tool_loop(model, ToolRegistry([tool("t", lambda a: 1)]), [{"role": "user", "content": "问"}]))
+    assert model.asked == [1, 3]
+
+
+def test_calls_of_a_turn_run_at_the_same_time():
+    meeting = threading.Barrier(2, timeout=5)  # breaks unless both tools are inside together
+    messages, _ = run(
+        [calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")],
+        [tool("t", lambda a: (meeting.wait(), a["n"])[1])],
+    )
+    assert results(messages) == ["1", "2"]
+
+
+def test_results_stand_in_call_order_whatever_finishes_first():
+    second_done = threading.Event()
+
+    def slow_first(args):
+        if args["n"] == 1:
+            assert second_done.wait(5)
+        else:
+            second_done.set()
+        return args["n"]
+
+    messages, events = run([calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")], [tool("t", slow_first)])
+    assert results(messages) == ["1", "2"]
+    assert [e.call.id for e in events if isinstance(e, CallFinished)] == ["id0", "id1"]
+
+
+def test_tools_that_act_on_the_world_run_one_by_one():
+    inside, most = [], []
+
+    def act(args):
+        inside.append(1)
+        most.append(len(inside))
+        inside.pop()
+        return "好"
+
+    acting = tool("send", act, labels=frozenset({"sends"}))
+    run([calls(*[("send", {"n": i}) for i in range(20)]), Turn("好")], [acting])
+    assert len(most) == 20 and max(most) == 1
+
+
+def test_a_tool_that_never_returns_is_given_up_and_the_others_still_answer():
+    never = threading.Event()
+    tools = [tool("hang", lambda a: never.wait()), tool("quick", lambda a: "快", seconds=5)]
+    messages, events = run(
+        [calls(("hang", {}), ("quick", {})), Turn("好")], tools, limits=Limits(seconds=0.05),
+    )
+    assert "0.05 秒" in results(messages)[0] and results(messages)[1] == "快"
+    assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out", "ok"]
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_all_tools_of_a_turn_share_one_deadline():
+    never, starts = threading.Event(), [0.0]
+    hanging = [tool(f"hang{i}", lambda a: never.wait()) for i in range(6)]
+    clock = lambda: starts[0]
+    messages, events = run(
+        [calls(*[(t.name, {}) for t in hanging]), Turn("好")], hanging,
+        limits=Limits(seconds=0.05), clock=clock,
+    )
+    assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out"] * 6
+    assert threading.active_count() < 30  # one timer for the turn, not one per call in a row
+
+
+def test_a_tool_may_set_its_own_time():
+    never = threading.Event()
+    messages, _ = run(
+        [calls(("hang", {})), Turn("好")], [tool("hang", lambda a: never.wait(), seconds=0.02)],
+    )
+    assert "0.02 秒" in results(messages)[0]
+
+
+def test_a_repeated_call_gets_the_old_result_and_the_third_time_stops():
+    ran = []
+    same = [calls(("t", {"n": 1}))] * 3
+    messages, events = run(same, [tool("t", lambda a: ran.append(1) or "结果")])
+    assert ran == [1]
+    assert results(messages)[1] == f"结果\n{REPEATED}"
+    assert events[-1].reason == "same_call" and events[-1].turns == 3
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_the_same_arguments_in_another_order_or_spelling_are_the_same_call():
+    script = [calls(("t", '{"a": 1, "b": 2}')), calls(("t", '{"b":2,"a":1}')), calls(("t", '{"a":1,"b":2}'))]
+    _, events = run(script, [tool("t", lambda a: "x")])
+    assert events[-1].reason == "same_call"
+
+
+def test_a_failed_call_may_be_tried_again():
+    ran = []
+
+    def fails_once(args):
+        ran.append(1)
+        if len(ran) == 1:
+            raise ToolError("忙")
+        return "好了"
+
+    messages, events = run([calls(("t", {})), calls(("t", {})), Turn("行")], [tool("t", fails_once)])
+    assert results(messages) == ["忙", "好了"] and events[-1].reason == "answered"
+
+
+def test_a_tool_that_raises_what_it_likes_still_gets_one_result():
+    def run_(args):
+        raise KeyboardInterrupt
+
+    messages, _ = run([calls(("t", {})), Turn("好")], [tool("t", run_)], limits=Limits(seconds=None))
+    assert "中断" in results(messages)[0]
+
+
+def test_another_call_between_starts_the_count_again():
+    script = [calls(("t", {"n": n})) for n in (1, 2, 1, 2, 1)] + [Turn("好")]
+    _, events = run(script, [tool("t", lambda a: a["n"])])
+    assert events[-1].reason == "answered"
+
+
+@pytest.mark.parametrize("limits, turn, reason", [
+    (Limits(turns=1), calls(("t", {}), text="先查一下"), "turns"),
+    (Limits(tokens=10), calls(("t", {}), usage=Usage(8, 2), text="先查一下"), "tokens"),
+    (Limits(same_call=1), calls(("t", {}), text="先查一下"), "same_call"),
+])
+def test_a_limit_refuses_the_pending_calls_and_keeps_the_last_text(limits, turn, reason):
+    ran = []
+    messages, events = run([turn], [tool("t", lambda a: ran.append(1))], limits=limits)
+    assert ran == [] and events[-1].reason == reason and events[-1].text == "先查一下"
+    assert "没有执行" in results(messages)[0]
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_limits_can_be_switched_off():
+    script = [calls(("t", {"n": 1}), usage=Usage(10**9, 0))] * 30 + [Turn("好")]
+    off = Limits(turns=None, tokens=None, same_call=None, seconds=None)
+    messages, events = run(script, [tool("t", lambda a: "r")], limits=off)
+    assert events[-1].reason == "answered"
+    assert results(messages)[-1].count(REPEATED) == 1
+
+
+def test_an_answer_inside_the_limits_counts_even_when_the_budget_is_spent():
+    _, events = run([Turn("好", usage=Usage(10**9, 5))], [])
+    assert events[-1].reason == "answered" and events[-1].usage == Usage(10**9, 5)
+
+
+def test_a_thousand_calls_in_one_turn_are_bounded_and_all_answered():
+    ran = []
+    messages, _ = run(
+        [calls(*[("t", {"n": i}) for i in range(1000)]), Turn("好")],
+        [tool("t", lambda a: ran.append(a["n"]))],
+    )
+    assert len(ran) == 32 and len(results(messages)) == 1000
+
+
+@pytest.mark.parametrize("arguments, runs", [
+    ('{"n": 1}', True), ('{"n": 1', False), ("", False), ('{"n": "长', False),
+])
+def test_a_call_cut_off_at_the_token_limit_is_never_run(arguments, runs):
+    ran = []
+    messages, _ = run([calls(("t", arguments), finish="length"), Turn("好")], [tool("t", lambda a: ran.append(1))])
+    assert bool(ran) is runs
+    assert runs or "长度上限" in results(messages)[0]
+
+
+def test_an_answer_cut_at_the_token_limit_says_so():
+    _, events = run([Turn("半句", finish="length")], [])
+    assert events[-1].reason == "length" and events[-1].text == "半句"
+
+
+def test_unknown_tools_and_bad_arguments_are_results_not_exceptions():
+    messages, events = run(
+        [calls(("nope", {}), ("t", "{bad"), ("t", {"n": "x"})), Turn("好")], [tool("t", lambda a: 1)],
+    )
+    statuses = [e.result.status for e in events if isinstance(e, CallFinished)]
+    assert statuses == ["unknown_tool", "bad_arguments", "bad_arguments"]
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_ctrl_c_inside_a_tool_wait_leaves_a_complete_history():
+    def interrupted(call):
+        raise KeyboardInterrupt
+
+    messages = [{"role": "user", "content": "问"}]
+    model = MockLLM([calls(("t", {"n": 1}), ("t", {"n": 2}))])
+    with pytest.raises(KeyboardInterrupt):
+        list(run_tool_loop(model, ToolRegistry([tool("t", lambda a: 1)]), messages, approve=interrupted))
+    assert_every_call_has_one_result_in_order(messages)
+    assert all("中断" in text for text in results(messages))
+
+
+@pytest.mark.parametrize("stop_at", range(1, 5))
+def test_closing_the_generator_anywhere_leaves_a_complete_history(stop_at):
+    messages = [{"role": "user", "content": "问"}]
+    loop = run_tool_loop(
+        MockLLM([calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")]),
+        ToolRegistry([tool("t", lambda a: 1)]), messages,
+    )
+    for _ in range(stop_at):
+        next(loop)
+    loop.close()
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_a_refused_call_is_not_run():
+    ran = []
+    messages, events = run(
+        [calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")], [tool("t", lambda a: ran.append(a["n"]))],
+        approve=lambda call: "2" in call.arguments,
+    )
+    assert ran == [2] and "没有批准" in results(messages)[0]
+
+
+def test_a_backend_error_reaches_the_caller_with_a_history_that_can_be_sent_again():
+    messages = [{"role": "user", "content": "问"}]
+    with pytest.raises(BackendError, match="演完"):
+        list(run_tool_loop(MockLLM([calls(("t", {}))]), ToolRegistry([tool("t", lambda a: 1)]), messages))
+    assert_every_call_has_one_result_in_order(messages)
+
+
+def test_usage_adds_up():
+    _, events = run(
+        [calls(("t", {}), usage=Usage(10, 2, 1)), Turn("好", usage=Usage(20, 3, 4))],
+        [tool("t", lambda a: 1)],
+    )
+    assert events[-1].usage == Usage(30, 5, 5)
+
+
+def test_the_assistant_message_keeps_unknown_keys_and_writes_arguments_as_text():
+    turn = Turn("", (ToolCall("a", "t", {"n": 1}, {"sig": "s"}),), extra={"reasoning": "想"})
+    assert assistant_message(turn) == {
+        "role": "assistant", "content": "", "reasoning": "想",
+        "tool_calls": [{
+            "id": "a", "type": "function", "sig": "s",
+            "function": {"name": "t", "arguments": '{"n": 1}'},
+        }],
+    }
+
+
+def test_seconds_come_from_the_clock_that_was_given():
+    ticks = iter(range(100))
+    _, events = run([calls(("t", {})), Turn("好")], [tool("t", lambda a: 1)], clock=lambda: next(ticks))
+    assert [e.seconds for e in events if isinstance(e, (ModelAnswered, CallFinished))] == [1, 1, 1]
+
+
+def test_deltas_reach_the_caller():
+    pieces = []
+    run([Turn("你好")], [], on_delta=lambda kind, piece: pieces.append((kind, piece)))
+    assert pieces == [("text", "你好")]
+
+
+def test_the_mock_reads_the_history():
+    model = MockLLM([lambda messages: Turn(str(last_result(messages)["x"]))])
+    assert model.chat([{"role": "tool", "content": '{"x": 5}'}], []).text == "5"
