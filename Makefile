@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 MAIN   := w4d3_tools_mcp.py
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint golden map bench clean
+.PHONY: help test check demo lint golden map bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,9 @@ test: $(VENV)/ready ## set up .venv and run every test
 
 demo: ## the offline demos
 	@$(PYTHON) $(MAIN) --demo
+
+check: $(VENV)/ready ## the lecture's seven groups of numbers (numpy)
+	$(PY) w4day3_checks.py
 
 lint: $(VENV)/ready ## ruff and the examples in docstrings
 	$(PY) -m ruff check .

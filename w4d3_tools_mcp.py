@@ -67,7 +67,7 @@ import types
 import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
 
@@ -3284,7 +3284,7 @@ class BM25:
     the index is built, so that a query touches only the documents that hold its words.
 
     >>> BM25([["kv", "cache"], ["beam", "search"]]).search(["cache"])
-    [(0, 0.693...)]
+    [(0, 0.6931471805599453)]
     """
 
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=1.2, b=0.75):
