@@ -1,0 +1,790 @@
+"""§2: functions to JSON Schema, docstrings, values to JSON, and JSON back to values."""
+
+import __future__
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import pathlib
+import subprocess
+import sys
+import types
+import typing
+import uuid
+from typing import Annotated, Any, Callable, List, Literal, NamedTuple, Optional, TypedDict, Union
+
+import jsonschema
+import pytest
+import schema_postponed as postponed
+import w4d3_tools_mcp as product
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from w4d3_tools_mcp import (
+    SchemaError,
+    ToolError,
+    call_arguments,
+    function_to_schema,
+    output_schema,
+    parse_docstring,
+    plain,
+    read_parameters,
+    type_to_schema,
+)
+
+# --- the table of functions, in both worlds of annotations ---
+
+ROWS_FILE = pathlib.Path(__file__).with_name("schema_functions.py")
+
+
+def load_rows(name, flags):
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # classes look up their annotations in their module
+    code = compile(ROWS_FILE.read_text("utf-8"), ROWS_FILE, "exec", flags=flags, dont_inherit=True)
+    exec(code, vars(module))
+    return module
+
+
+EAGER = load_rows("schema_rows_eager", 0)
+POSTPONED = load_rows("schema_rows_postponed", __future__.annotations.compiler_flag)
+ALL_ROWS = [
+    pytest.param(*row, id=f"{world}-{number}-{getattr(row[0], '__name__', 'object')}")
+    for world, module in (("eager", EAGER), ("postponed", POSTPONED))
+    for number, row in enumerate(module.ROWS)
+]
+
+
+def check(schema):
+    """Strict JSON, a valid schema, and every default valid under its own schema."""
+    json.dumps(schema, allow_nan=False).encode("utf-8")
+    parameters = schema["parameters"]
+    jsonschema.Draft202012Validator.check_schema(parameters)
+    objects = [parameters, *parameters.get("$defs", {}).values()]
+    for holder in objects:
+        for prop in holder.get("properties", {}).values():
+            if "default" in prop:
+                root = {**prop, "$defs": parameters.get("$defs", {})}
+                jsonschema.Draft202012Validator(root).validate(prop["default"])
+
+
+@pytest.mark.parametrize("fn, required, properties, name, defs", ALL_ROWS)
+def test_function_has_the_expected_schema(fn, required, properties, name, defs):
+    schema = function_to_schema(fn)
+    check(schema)
+    parameters = schema["parameters"]
+    assert parameters["properties"] == properties
+    assert list(parameters["properties"]) == list(properties)
+    assert parameters["required"] == required
+    assert parameters["additionalProperties"] is False
+    assert parameters.get("$defs", {}) == defs
+    assert schema["name"] == (name or getattr(fn, "__name__", "base"))
+    assert isinstance(schema["description"], str)
+
+
+def test_table_is_large_and_the_same_in_both_worlds():
+    assert len(ALL_ROWS) >= 160 and len(EAGER.ROWS) == len(POSTPONED.ROWS)
+
+
+# --- postponed annotations, local classes, names that do not exist ---
+
+
+def properties(fn):
+    schema = function_to_schema(fn)
+    check(schema)
+    return schema["parameters"]["properties"]
+
+
+def test_local_class_is_found_when_annotations_are_eager():
+    @dataclasses.dataclass
+    class Local:
+        n: int
+
+    def tool(item: Local, more: "int" = 1): ...
+
+    assert properties(tool)["item"] == {"$ref": "#/$defs/Local"}
+
+
+def test_postponed_local_class_is_found_through_the_closure():
+    assert properties(postponed.local_class_in_closure())["item"] == {"$ref": "#/$defs/Local"}
+
+
+def test_nested_class_of_the_owner_is_found_for_a_bound_method():
+    props = properties(postponed.Owner().method)
+    assert props["mode"]["enum"] == ["fast"] and props["box"] == {"$ref": "#/$defs/Box"}
+
+
+def test_records_that_refer_to_each_other_end_in_references():
+    schema = function_to_schema(postponed.mutual)
+    check(schema)
+    assert set(schema["parameters"]["$defs"]) == {"Left", "Right"}
+    assert schema["parameters"]["properties"]["b"]["description"] == "右"
+
+
+def test_recursive_alias_of_the_old_kind_becomes_a_reference():
+    schema = function_to_schema(takes_json)["parameters"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid({"v": {"a": {"b": {}}}}) and not validator.is_valid({"v": {"a": 1}})
+
+
+JSON_TREE = typing.Dict[str, "JSON_TREE"]  # noqa: F821
+
+
+def takes_json(v: JSON_TREE): ...
+
+
+def test_recursive_alias_is_read_back():
+    assert call_arguments(takes_json, {"v": {"a": {"b": {}}}}) == ([], {"v": {"a": {"b": {}}}})
+
+
+class Engine: ...
+
+
+def custom(n: int, engine: Engine): ...
+def custom_inside(engines: Optional[list[Engine]] = None): ...
+def takes_callable(n: int, run: Callable[[int], str]): ...
+def takes_bare_callable(run: Callable): ...
+def takes_type(kind: type[int]): ...
+def odd_key(table: dict[tuple[int, int], str]): ...
+def bad_text(x: "list[int"): ...
+def bad_attribute(x: "datetime.nothing"): ...
+def empty_enum(x: enum.Enum("Nothing", [])): ...
+
+
+@pytest.mark.parametrize(
+    "fn, words",
+    [
+        (postponed.misspelt, ["misspelt", "city", "Citty"]),
+        (postponed.for_type_checkers, ["for_type_checkers", "amount", "Decimal", "TYPE_CHECKING"]),
+        (postponed.local_class_unseen(), ["tool", "item", "Local"]),
+        (postponed.broken_field, ["broken_field", " b", "Broken", "Nowhere"]),
+        (custom, ["custom", "engine", "Engine", "dataclass"]),
+        (custom_inside, ["custom_inside", "engines", "Engine"]),
+        (takes_callable, ["takes_callable", "run", "Literal"]),
+        (takes_bare_callable, ["takes_bare_callable", "run"]),
+        (takes_type, ["takes_type", "kind"]),
+        (odd_key, ["odd_key", "table", "字典的键"]),
+        (bad_text, ["bad_text", "x"]),
+        (bad_attribute, ["bad_attribute", "x"]),
+        (empty_enum, ["empty_enum", "x"]),
+        (lambda x: x, ["lambda", "名字"]),
+        (3, ["3", "函数"]),
+        (max, ["max", "签名"]),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_by_name(fn, words):
+    with pytest.raises(SchemaError) as caught:
+        function_to_schema(fn)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_error_names_only_the_parameter_that_is_wrong():
+    with pytest.raises(SchemaError) as caught:
+        function_to_schema(postponed.misspelt)
+    assert "days" not in str(caught.value)
+
+
+def test_unresolvable_return_type_is_no_error():
+    assert list(properties(postponed.bad_return)) == ["n"]
+    assert output_schema(postponed.bad_return) is None
+
+
+@pytest.mark.parametrize("flags", [0, __future__.annotations.compiler_flag])
+def test_classes_made_by_exec_find_their_names(flags):
+    source = """
+import dataclasses
+from typing import Optional, TypedDict
+@dataclasses.dataclass
+class Node:
+    value: int
+    next: Optional["Node"] = None
+class Bag(TypedDict):
+    nodes: list[Node]
+def tool(bag: Bag, node: Optional[Node] = None): ...
+"""
+    names = {"__name__": "json"}  # a module that has none of these names
+    exec(compile(source, "made", "exec", flags=flags, dont_inherit=True), names)
+    schema = function_to_schema(names["tool"])
+    check(schema)
+    assert set(schema["parameters"]["$defs"]) == {"Node", "Bag"}
+
+
+# --- syntax of Python 3.12 ---
+
+NEW_SYNTAX = """
+type Ids = list[int]
+type Json = dict[str, Json] | list[Json] | str | None
+type Pair[A] = tuple[A, A]
+type Broken = Nowhere
+def plain_alias(v: Ids, w: Ids | None = None): ...
+def recursive_alias(v: Json): ...
+def generic_alias(v: Pair[int]): ...
+def generic[T: int](v: T, w: list[T]): ...
+def broken_alias(v: Broken): ...
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
+@pytest.mark.parametrize("flags", [0, __future__.annotations.compiler_flag])
+def test_type_statement_and_type_parameters(flags):
+    names = {"__name__": __name__}
+    exec(compile(NEW_SYNTAX, "new", "exec", flags=flags, dont_inherit=True), names)
+    ints = {"type": "array", "items": {"type": "integer"}}
+    assert properties(names["plain_alias"]) == {
+        "v": ints,
+        "w": {"anyOf": [ints, {"type": "null"}], "default": None},
+    }
+    pair = [{"type": "integer"}, {"type": "integer"}]
+    assert properties(names["generic_alias"])["v"]["prefixItems"] == pair
+    assert properties(names["generic"]) == {"v": {"type": "integer"}, "w": ints}
+    recursive = function_to_schema(names["recursive_alias"])
+    check(recursive)
+    validator = jsonschema.Draft202012Validator(recursive["parameters"])
+    assert validator.is_valid({"v": {"a": ["x", None, {}]}}) and not validator.is_valid({"v": [1]})
+    with pytest.raises(SchemaError, match="broken_alias.*v.*Nowhere"):
+        function_to_schema(names["broken_alias"])
+
+
+# --- docstrings ---
+
+GOOGLE = """
+    Look up the weather: now and later.
+
+    Works for cities only.
+
+    Args:
+        city (str): City, one of: Turku,
+            Oulu: the big ones.
+
+            Second paragraph: kept.
+        unit (Literal["C", "F"], optional): Unit of
+          temperature
+        modes (dict[str, tuple(int, int)]) : One of:
+            - fast: quick
+            - slow: thorough
+    Returns:
+        dict: text for nobody
+    Raises:
+        ValueError: never
+    Note:
+        Not shown.
+
+    Example:
+        >>> weather("Turku")
+
+    Closing words.
+"""
+NUMPY = """Look up the weather: now and later.
+
+    Works for cities only.
+
+    Parameters
+    ----------
+    city : str
+        City, one of: Turku,
+        Oulu: the big ones.
+
+        Second paragraph: kept.
+    unit : {"C", "F"}, default "C"
+        Unit of
+        temperature
+
+    x, y : int
+        Coordinates
+    bare
+        No type
+
+    Returns
+    -------
+    dict
+        text for nobody
+
+    Notes
+    -----
+    Not shown.
+
+    Examples
+    --------
+    >>> weather("Turku")
+    """
+REST = """Look up the weather: now and later.
+
+    Works for cities only.
+
+    :param city: City, one of: Turku,
+        Oulu: the big ones.
+
+        Second paragraph: kept.
+    :type city: str
+    :param dict[str, int] unit: Unit of
+      temperature
+    :param empty:
+    :returns: text for nobody
+    :rtype: dict
+    :raises ValueError: never
+    """
+CHINESE = """查天气：现在和以后。
+
+    只查城市。
+
+    参数：
+        city (str)：城市，例如：图尔库，
+            奥卢：大城市。
+
+            第二段：保留。
+        unit（str，可选）: 温度
+            单位
+    返回：
+        字典
+    异常：
+        ValueError：从不
+    注意：
+        不给人看
+    示例：
+        >>> weather("Turku")
+    """
+CITY = "City, one of: Turku,\nOulu: the big ones.\n\nSecond paragraph: kept."
+UNIT = "Unit of\ntemperature"
+RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
+
+
+@pytest.mark.parametrize(
+    "text, description, params",
+    [
+        (None, "", {}),
+        ("", "", {}),
+        ("   \n  ", "", {}),
+        ("One line.", "One line.", {}),
+        (GOOGLE, RUNNING + "\n\nClosing words.",
+         {"city": CITY, "unit": UNIT, "modes": "One of:\n- fast: quick\n- slow: thorough"}),
+        (NUMPY, RUNNING, {"city": CITY, "unit": UNIT, "x": "Coordinates", "y": "Coordinates",
+                          "bare": "No type"}),
+        (REST, RUNNING, {"city": CITY, "unit": UNIT, "empty": ""}),
+        (CHINESE, "查天气：现在和以后。\n\n只查城市。",
+         {"city": "城市，例如：图尔库，\n奥卢：大城市。\n\n第二段：保留。", "unit": "温度\n单位"}),
+        ("Do.\nArgs:\n  a: One\n  b: Two\nReturns:\n  x", "Do.", {"a": "One", "b": "Two"}),
+        ("Do.\n\nArguments:\n\n    a: One\n\n    b: Two\n", "Do.", {"a": "One", "b": "Two"}),
+        ("Do.\n\nParameters:\n    a: One", "Do.", {"a": "One"}),
+        ("Do.\n\nKeyword Args:\n    a: One", "Do.", {"a": "One"}),
+        ("Do.\n\nArgs:\n    returns: How many\n    args: The rest\n    note: Text\n    x: y",
+         "Do.", {"returns": "How many", "args": "The rest", "note": "Text", "x": "y"}),
+        ("Do.\n\nArgs:\n    returns:\n        How many\n    args:\n        Rest", "Do.",
+         {"returns": "How many", "args": "Rest"}),
+        ("Do.\n\nArgs:\n    city：城市\n    unit：单位", "Do.", {"city": "城市", "unit": "单位"}),
+        ("Do.\n\tArgs:\n\t\ta: One\n\t\t\tmore\n\t\tb: Two", "Do.", {"a": "One\nmore", "b": "Two"}),
+        ("Do.\n\nRaises:\n    E: x\n\nNote:\n    y\n\nArgs:\n    a: One", "Do.", {"a": "One"}),
+        ("Do.\n\nArgs:\n    *args: Rest\n    **kwargs: More", "Do.", {"args": "Rest", "kwargs": "More"}),
+        ("Do.\n\nArgs:\n    a: One\n    goes on at the same indentation\n    b: Two", "Do.",
+         {"a": "One\ngoes on at the same indentation", "b": "Two"}),
+        ("做。\n\n参数：\na：一\nb：二\n\n返回：三", "做。", {"a": "一", "b": "二"}),
+        ("做。\n参数:\n- a：一\n- `b` (int): 二\n返回: 三\n还是三", "做。", {"a": "一", "b": "二"}),
+        ("做。\n\n参数：\n    a、b：两个数", "做。", {"a": "两个数", "b": "两个数"}),
+        ("做。\n\n注意：不给人看。\n还是不看。\n\n后话。", "做。\n\n后话。", {}),
+        ("返回：今天的日期", "返回：今天的日期", {}),
+        ("写摘要。\n输入：一段文字", "写摘要。\n输入：一段文字", {}),
+        ("Do.\nArgs: a: One\n\nMore.", "Do.\n\nMore.", {"a": "One"}),
+        ("Do.\n\nArgs:\n      a: One\n    b: Two\n", "Do.", {"a": "One", "b": "Two"}),
+        ("Note: this is the summary.", "Note: this is the summary.", {}),
+        ("Args:\n    a: One", "", {"a": "One"}),
+        (":param a: One\n:return: x", "", {"a": "One"}),
+        ("Do.\n\n@param a: One", "Do.", {"a": "One"}),
+        ("Do: this.\nAnd that: too.\n\nUsage: like this", "Do: this.\nAnd that: too.\n\nUsage: like this", {}),
+        ("Do.\n\n## 参数：\n    a：一", "Do.", {"a": "一"}),
+        ("Do.\n\n**Args:**\n    a: One", "Do.", {"a": "One"}),
+        ("Do.\n\nArgs:\n\nText after an empty section.", "Do.\n\nText after an empty section.", {}),
+        ("Do.\n\nArgs:\n    a: See https://x.org/y: there\n    b (int): (see: c)", "Do.",
+         {"a": "See https://x.org/y: there", "b": "(see: c)"}),
+        ("Do.\n\nReturns (dict): x", "Do.", {}),
+        ("做。\n\n参数\n----\na : int\n    一\n\n返回\n----\nint", "做。", {"a": "一"}),
+        ("Do.\n\nSection\n-------\nText.", "Do.\n\nSection\n-------\nText.", {}),
+    ],
+)
+def test_docstring_is_taken_apart(text, description, params):
+    doc = parse_docstring(text)
+    assert (doc.description, doc.params) == (description, params)
+    assert doc.summary == description.split("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    "text, returns",
+    [
+        ("Do.\n\nReturns:\n    A dict:\n        of things", "A dict:\nof things"),
+        ("Do.\n\n:returns: A dict\n    of things", "A dict\nof things"),
+        ("做。\n\n返回：一句话", "一句话"),
+        ("Do.\n\nReturns\n-------\ndict\n    of things", "dict\nof things"),
+    ],
+)
+def test_docstring_says_what_is_returned(text, returns):
+    assert parse_docstring(text).returns == returns
+
+
+def test_ghosts_in_the_docstring_are_ignored_and_missing_texts_left_out():
+    def tool(a: int, b: int):
+        """Do.
+
+        Args:
+            a: One
+            ghost: Nobody
+        """
+
+    assert properties(tool) == {"a": {"type": "integer", "description": "One"}, "b": {"type": "integer"}}
+
+
+@given(st.text(alphabet="ab:：-\n \t参数返回Args()", max_size=80))
+def test_no_docstring_breaks_the_parser(text):
+    doc = parse_docstring(text)
+    assert isinstance(doc.description, str) and all(isinstance(v, str) for v in doc.params.values())
+
+
+# --- value to JSON ---
+
+
+class Color(enum.Enum):
+    red = "r"
+    pair = (1, 2)
+
+
+class Spot(NamedTuple):
+    x: int
+    when: Optional[datetime.date] = None
+
+
+@dataclasses.dataclass
+class Job:
+    name: str
+    spots: List[Spot] = dataclasses.field(default_factory=list)
+    path: pathlib.Path = pathlib.Path(".")
+
+
+class Arraylike:
+    def tolist(self):
+        return [1, (2,)]
+
+
+DAY = datetime.date(2026, 11, 30)
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (None, None), (True, True), (3, 3), (0.5, 0.5), ("中", "中"),
+        ((1, [2, {3}]), [1, [2, [3]]]),
+        ({"b", "a"}, ["a", "b"]),
+        (frozenset({2, "a"}), ["a", 2]),
+        ({2: "a", None: "b", DAY: "c", Color.red: "d", True: "e"},
+         {"2": "a", "true": "e", "null": "b", "2026-11-30": "c", "r": "d"}),
+        (range(3), [0, 1, 2]),
+        (Color.pair, [1, 2]),
+        (Job("j", [Spot(1, DAY)]), {"name": "j", "spots": [{"x": 1, "when": "2026-11-30"}], "path": "."}),
+        (datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.timezone.utc), "2026-01-02T03:04:00+00:00"),
+        (datetime.timedelta(minutes=2), 120.0),
+        (uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (decimal.Decimal("1.50"), "1.50"),
+        (b"\x00\xff", "00ff"),
+        (1 + 2j, "(1+2j)"),
+        (EAGER.Text.a, "x"), (EAGER.Bits.four, 4), (EAGER.Tag("t"), "t"),
+        (types.MappingProxyType({"a": 1}), {"a": 1}),
+        (Arraylike(), [1, [2]]),
+    ],
+)  # fmt: skip
+def test_plain_gives_json_of_exact_types(value, expected):
+    made = plain(value)
+    assert made == expected and json.loads(json.dumps(made, allow_nan=False)) == expected
+    assert type(made) is type(expected)
+
+
+LOOP = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("-inf"), "\ud800", object(), pytest.param(10**5000, id="long"), Engine, len, LOOP, [{"k": object()}]]
+)
+def test_what_json_cannot_hold_goes_to_other(value):
+    with pytest.raises(ValueError):
+        plain(value)
+    assert "?" in json.dumps(plain(value, other=lambda v: "?"))
+
+
+def test_plain_copies():
+    value = {"a": [1]}
+    made = plain(value)
+    made["a"].append(2)
+    assert value == {"a": [1]}
+
+
+def test_changing_a_schema_changes_no_other_schema():
+    def tool(a: decimal.Decimal, b: list[int] = [1]): ...
+
+    first = properties(tool)
+    first["a"]["type"].append("null")
+    first["b"]["default"].append(2)
+    first["b"]["items"]["type"] = "string"
+    assert properties(tool) == {
+        "a": {"type": ["number", "string"]},
+        "b": {"type": "array", "items": {"type": "integer"}, "default": [1]},
+    }
+    assert tool.__defaults__ == ([1],)
+
+
+# --- JSON to value ---
+
+
+class Options(TypedDict, total=False):
+    unit: Color
+    spot: Spot
+
+
+def exact(value):
+    """A value with all its types, so that 1, 1.0 and True differ."""
+    if isinstance(value, dict):
+        return type(value), [(exact(k), exact(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value), [exact(item) for item in value]
+    return type(value), value
+
+
+UTC = datetime.timezone.utc
+
+
+@pytest.mark.parametrize(
+    "tp, sent, received",
+    [
+        (int, 4096.0, 4096), (int, 7, 7), (float, 4, 4.0), (float, 0.5, 0.5), (str, "12345", "12345"),
+        (bool, True, True), (None, None, None), (Any, 4.0, 4.0), (Any, {"a": [1]}, {"a": [1]}),
+        (Optional[str], '{"k": 1}', '{"k": 1}'), (Optional[int], None, None), (Optional[int], 3.0, 3),
+        (Union[int, str], "5", "5"), (Union[int, float], 0.5, 0.5), (Union[str, int], 5, 5),
+        (Literal[4, 8], 8.0, 8), (Literal[1, True], True, True), (Literal[True, 1], 1, 1),
+        (Literal["a", None], None, None), (Color, "r", Color.red), (Color, [1, 2], Color.pair),
+        (EAGER.Bits, 8.0, EAGER.Bits.eight), (EAGER.Mixed, False, EAGER.Mixed.off),
+        (EAGER.Mixed, 1, EAGER.Mixed.one), (Optional[Color], None, None),
+        (list[int], [1.0, 2], [1, 2]), (tuple[int, str], [1.0, "a"], (1, "a")),
+        (tuple[float, ...], [1, 2], (1.0, 2.0)), (set[int], [1.0, 2], {1, 2}),
+        (frozenset[Color], ["r"], frozenset({Color.red})), (typing.Sequence[int], [1.0], [1]),
+        (dict[str, float], {"a": 1}, {"a": 1.0}), (dict[int, str], {"8": "a"}, {8: "a"}),
+        (dict[EAGER.Unit, int], {"C": 1.0}, {EAGER.Unit.celsius: 1}), (dict[EAGER.Bits, int], {"8": 1}, {EAGER.Bits.eight: 1}),
+        (datetime.date, "2026-11-30", DAY),
+        (datetime.datetime, "2026-11-30T08:09:10Z", datetime.datetime(2026, 11, 30, 8, 9, 10, tzinfo=UTC)),
+        (datetime.datetime, "2026-11-30t08:09:10.5+00:00",
+         datetime.datetime(2026, 11, 30, 8, 9, 10, 500000, tzinfo=UTC)),
+        (datetime.datetime, "2026-11-30 08:09", datetime.datetime(2026, 11, 30, 8, 9)),
+        (datetime.time, "08:09:10.123456789Z", datetime.time(8, 9, 10, 123456, tzinfo=UTC)),
+        (datetime.timedelta, 90, datetime.timedelta(seconds=90)),
+        (Union[datetime.datetime, datetime.date], "2026-11-30", DAY),
+        (Union[datetime.date, str], "soon", "soon"),
+        (decimal.Decimal, 0.1, decimal.Decimal("0.1")), (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
+        (uuid.UUID, "00000000-0000-0000-0000-000000000005", uuid.UUID(int=5)),
+        (pathlib.Path, "a/b", pathlib.Path("a/b")), (bytes, "00ff", b"\x00\xff"), (complex, "1+2j", 1 + 2j),
+        (Spot, {"x": 1.0, "when": "2026-11-30"}, Spot(1, DAY)), (Spot, {"x": 2}, Spot(2)),
+        (Job, {"name": "j", "spots": [{"x": 1}]}, Job("j", [Spot(1)])),
+        (Options, {"unit": "r", "spot": {"x": 1}}, {"unit": Color.red, "spot": Spot(1)}), (Options, {}, {}),
+        (Union[Spot, Job], {"name": "j"}, Job("j")), (Optional[Job], None, None),
+        (EAGER.Tree, {"value": 1.0, "children": [{"value": 2}]}, EAGER.Tree(1, [EAGER.Tree(2)])),
+        (EAGER.Page[int], {"items": [1.0]}, EAGER.Page([1])), (EAGER.UserId, 3.0, 3),
+        (Annotated[int, EAGER.Ge(1)], 3.0, 3), (EAGER.Bound, 3.0, 3), (EAGER.Tag, "t", EAGER.Tag("t")),
+        (list[Optional[Spot]], [None, {"x": 1}], [None, Spot(1)]),
+    ],
+)  # fmt: skip
+def test_json_becomes_what_the_annotation_promises(tp, sent, received):
+    def tool(value: tp): ...
+
+    schema = function_to_schema(tool)
+    check(schema)
+    jsonschema.Draft202012Validator(schema["parameters"]).validate({"value": sent})
+    positional, keyword = call_arguments(tool, {"value": sent})
+    assert positional == [] and exact(keyword["value"]) == exact(received)
+    if sent != received:  # and the way back fits the schema again
+        jsonschema.Draft202012Validator(schema["parameters"]).validate({"value": plain(received)})
+
+
+@pytest.mark.parametrize(
+    "tp, sent",
+    [
+        (int, 5.5), (int, True), (int, "5"), (float, "x"), (float, True), (str, 5), (bool, 1), (int, None),
+        (datetime.date, "2026-02-30"), (datetime.datetime, "2026-11-30"), (uuid.UUID, "x"),
+        (decimal.Decimal, "abc"), (Color, "blue"), (Literal[1], True), (list[int], "a"), (list[int], ["a"]),
+        (tuple[int, str], [1]), (set[int], [1, 1]), (set, [[1]]), (dict[int, str], {"a": "b"}), (Spot, {"y": 1}),
+        (Spot, {}), (Job, {"name": "j", "extra": 1}), (Optional[int], "x"), (float, 10**400),
+        (Annotated[int, EAGER.Ge(1)], 0), (Annotated[int, EAGER.Limits(0, 9, 3)], 4), (Job, []),
+        (Annotated[str, EAGER.Size(1, 2)], ""), (dict[str, int], []),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_an_error_that_names_the_parameter(tp, sent):
+    def tool(value: tp): ...
+
+    with pytest.raises(ToolError, match="value"):
+        call_arguments(tool, {"value": sent})
+
+
+def test_parameters_go_the_way_the_signature_wants():
+    def tool(a: int, b: int = 2, c: int = 3, /, d: int = 4, *rest, e: int, **more): ...
+
+    assert call_arguments(tool, {"a": 1, "c": 5.0, "e": 6}) == ([1, 2, 5], {"e": 6})
+    with pytest.raises(ToolError, match="缺少必填参数 a"):
+        call_arguments(tool, {"e": 1})
+    with pytest.raises(ToolError, match="没有参数 z"):
+        call_arguments(tool, {"a": 1, "e": 1, "z": 1})
+
+
+def test_left_out_parameters_keep_the_default_object():
+    marker = object()
+
+    def tool(a=marker, *, b=marker):
+        return a is marker and b is marker
+
+    positional, keyword = call_arguments(tool, {})
+    assert tool(*positional, **keyword)
+
+
+def test_what_was_read_once_binds_again_and_again():
+    read = read_parameters(EAGER.four_scalars)
+    args = {"a": 1.0, "b": 2, "c": "3", "d": False}
+    assert read.bind(args) == call_arguments(read, args) == call_arguments(EAGER.four_scalars, args)
+    assert read.schema == function_to_schema(EAGER.four_scalars)["parameters"]
+
+
+@pytest.mark.parametrize("fn", [row[0] for row in EAGER.ROWS])
+def test_defaults_sent_back_are_accepted(fn):
+    props = function_to_schema(fn)["parameters"]
+    sent = {name: prop["default"] for name, prop in props["properties"].items() if "default" in prop}
+    if not props["required"]:
+        call_arguments(fn, sent)
+
+
+TYPES = st.recursive(
+    st.sampled_from([
+        int, float, str, bool, None, Any, bytes, datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID,
+        pathlib.PurePosixPath, Color, Spot, Job, Options, EAGER.Tree, Literal["x", 1, None], Literal[True], list, dict,
+    ]),
+    lambda inner: st.one_of(
+        inner.map(lambda a: list[a]), inner.map(lambda a: Optional[a]), inner.map(lambda a: dict[str, a]),
+        inner.map(lambda a: tuple[a, ...]), inner.map(lambda a: Annotated[a, "text"]),
+        st.tuples(inner, inner).map(lambda pair: Union[pair]), st.tuples(inner, inner).map(lambda pair: tuple[pair]),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+EXAMPLES = {
+    "date": "2024-02-29", "uuid": "00000000-0000-0000-0000-000000000005", "base16": "00ff", "string": "7",
+    "integer": 4.0, "number": 2.5, "boolean": True, "null": None, None: {"a": [1]},
+}  # fmt: skip
+
+
+def example(draw, schema, defs, depth=0):
+    """A JSON value that a schema allows."""
+    if "$ref" in schema:
+        return example(draw, defs[schema["$ref"].rpartition("/")[2]], defs, depth + 1)
+    if "anyOf" in schema:
+        return example(draw, draw(st.sampled_from(schema["anyOf"])) if depth < 4 else schema["anyOf"][-1], defs, depth + 1)
+    if "enum" in schema:
+        return draw(st.sampled_from(schema["enum"]))
+    kind = schema.get("type")
+    kind = draw(st.sampled_from(kind)) if isinstance(kind, list) else kind
+    if kind == "array":
+        items = schema.get("prefixItems", [schema.get("items")] * draw(st.integers(0, 2 if depth < 4 else 0)))
+        return [example(draw, item, defs, depth + 1) for item in items]
+    if kind == "object":
+        wanted = set(schema.get("required", ())) if depth > 3 else schema.get("properties", {}).keys()
+        props = {key: prop for key, prop in schema.get("properties", {}).items() if key in wanted}
+        props = props or ({"8": schema["additionalProperties"]} if schema.get("additionalProperties") else {})
+        return {key: example(draw, prop, defs, depth + 1) for key, prop in props.items()}
+    return EXAMPLES[schema.get("format") or schema.get("contentEncoding") or kind if kind == "string" else kind]
+
+
+@given(TYPES, st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_schema_allows_can_be_read_and_written_back(tp, data):
+    def tool(value: tp): ...
+
+    schema = function_to_schema(tool)
+    check(schema)
+    parameters = schema["parameters"]
+    sent = example(data.draw, parameters["properties"]["value"], parameters.get("$defs", {}))
+    validator = jsonschema.Draft202012Validator(parameters)
+    validator.validate({"value": sent})
+    received = call_arguments(tool, {"value": sent})[1]["value"]
+    validator.validate({"value": plain(received)})
+
+
+# --- return types, description, names ---
+
+
+def gives_job() -> Job: ...
+def gives_options() -> "Options": ...
+def gives_tree() -> EAGER.Tree: ...
+def gives_spot() -> Spot: ...
+def gives_int() -> int: ...
+def gives_engine() -> Engine: ...
+def gives_nothing(): ...
+async def gives_later() -> Job: ...
+
+
+@dataclasses.dataclass
+class Hidden:
+    a: int
+    b: int = dataclasses.field(init=False)
+
+
+def gives_hidden() -> Hidden: ...
+
+
+@pytest.mark.parametrize("fn, value", [
+    (gives_job, Job("j", [Spot(1, DAY)])), (gives_later, Job("j")), (gives_options, {"spot": Spot(1)}),
+    (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
+])  # fmt: skip
+def test_record_results_have_an_object_schema_that_fits(fn, value):
+    schema = output_schema(fn)
+    assert schema["type"] == "object"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(plain(value))
+
+
+@pytest.mark.parametrize("fn", [gives_spot, gives_int, gives_engine, gives_nothing, gives_hidden, len, 3])
+def test_other_results_have_no_schema(fn):
+    assert output_schema(fn) is None
+
+
+def test_description_is_the_running_text_only():
+    def tool(a: int):
+        """First.
+
+        Second.
+
+        Args:
+            a: One
+
+        Returns:
+            Nothing.
+        """
+
+    assert function_to_schema(tool)["description"] == "First.\n\nSecond."
+    assert function_to_schema(EAGER.ROWS[0][0])["description"] == ""
+    assert function_to_schema(EAGER.Tools())["description"] == "Call it."
+
+
+def test_type_alone_has_a_schema():
+    assert type_to_schema(int) == {"type": "integer"}
+    assert type_to_schema(Spot)["$ref"] == "#/$defs/Spot" and "Spot" in type_to_schema(Spot)["$defs"]
+    for tp in (Engine, JSON_TREE):
+        with pytest.raises(SchemaError):
+            type_to_schema(tp)
+
+
+def test_two_classes_of_one_name_stay_apart():
+    Spot2 = NamedTuple("Spot", [("z", int)])
+
+    def tool(a: Spot, b: Spot2): ...
+
+    assert properties(tool) == {"a": {"$ref": "#/$defs/Spot"}, "b": {"$ref": "#/$defs/Spot_"}}
+
+
+def test_schemas_can_be_made_without_importing_the_modules_of_scalars():
+    code = (
+        "import sys, w4d3_tools_mcp as m\n"
+        "def f(a: int, b: str | None = None): ...\n"
+        "m.function_to_schema(f)\n"
+        "assert not {'datetime', 'decimal', 'uuid', 'pathlib'} & set(sys.modules)\n"
+    )
+    where = pathlib.Path(product.__file__).parent
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=where, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
