@@ -2,11 +2,11 @@
 # § 17  HTTP      uses §1, §4, §9–§13 · http.client imported late
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # Models behind a network address. Building a request and reading a reply are pure functions; one
-# class sends, waits and tries again. "OpenAI-compatible" servers differ in a hundred small ways: the
-# first request is minimal, and a server that refuses it says what it lacks. Each such difference is
-# one row of QUIRKS, learned from the refusal, told to the user once, and kept for the rest of the run.
-# http.client instead of urllib.request: it follows no redirect and asks no proxy unless told to, and
-# lets a connection time out in seconds while a slow model may think for minutes.
+# class sends, waits and tries again. "OpenAI-compatible" servers differ in a hundred small ways:
+# the first request is minimal, and a server that refuses it says what it lacks. Each difference is
+# one row of OPENAI_QUIRKS, learned from the refusal, told to the user once, kept for the run.
+# http.client, not urllib.request: it follows no redirect, asks no proxy unless told to, and lets a
+# connection time out in seconds while a slow model may think for minutes.
 
 LONGEST_REPLY = 64 * 2**20  # bytes of one reply; more is a runaway or hostile server
 LONGEST_WAIT = 120  # seconds a server may ask us to wait before a retry
@@ -38,9 +38,9 @@ class HttpFailure(Exception):
 
 # --- addresses ---
 
-# Patterns stay text in this section: most runs need none of them, and compiling costs start-up time.
+# Patterns stay text in this section: most runs need none, and compiling them costs start-up time.
 _PASTED_PATH = r"(/chat/completions|/completions|/responses|/models|/messages|/api/\w+|/api)$"
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # servers listen there; nobody can connect to it
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to call
 
 
 def is_loopback(host: str) -> bool:
@@ -276,7 +276,7 @@ def _too_slow(patience: Patience) -> BackendError:
 
 
 def _body_chunks(response, sock, patience: Patience, deadline: float, clock) -> Iterator[bytes]:
-    """The body as it arrives. A connection that breaks just ends it: the fold sees what is missing."""
+    """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
     from http.client import HTTPException
 
     while (left := deadline - clock()) > 0:
@@ -316,7 +316,9 @@ def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def http_exchange(method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock):
+def http_exchange(
+    method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
+):
     """Context with (response, body chunks) of one request. Raises BackendError and HttpFailure."""
     from http.client import HTTPException
 
@@ -360,10 +362,20 @@ def _whole_or_lines(body: bytes) -> list:
         return [json.loads(line) for line in body.splitlines() if line.strip()]
 
 
+def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
+    """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
+    for data in sse_events(chunks):
+        if data.strip() == "[DONE]":
+            yield {"done": True}  # some servers keep the connection open: read no further
+            return
+        if data.strip() and not data.startswith(":"):
+            yield json.loads(data)
+
+
 def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
     """Every JSON object of a reply: server-sent events, NDJSON, or one document.
 
-    The first byte decides, not the content type: servers that ignore `stream` often forget that too.
+    The first byte decides, not the content type: servers that ignore `stream` forget that too.
     """
     head, chunks = b"", iter(chunks)
     for chunk in chunks:
@@ -386,16 +398,6 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
             yield value
     except (ValueError, RecursionError):
         raise HttpFailure(0, "服务器的回复里有一段不是 JSON") from None
-
-
-def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
-    """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
-    for data in sse_events(chunks):
-        if data.strip() == "[DONE]":
-            yield {"done": True}  # some servers keep the connection open: read no further
-            return
-        if data.strip() and not data.startswith(":"):
-            yield json.loads(data)
 
 
 def raise_error_object(value: dict) -> None:
@@ -435,7 +437,7 @@ class Settings(NamedTuple):
 
 
 class Quirk(NamedTuple):
-    """One way a server differs: how its refusal reads, how the request changes, what the user is told."""
+    """One way a server differs: how it refuses, how the request changes, what the user is told."""
 
     refusal: str  # a regular expression
     change: Callable[[dict], dict]
@@ -471,7 +473,7 @@ _WINDOWS = frozenset({2048, 4096, 8192, 16384, 32768})  # tokens; usual context 
 
 
 def context_was_cut(usage: Usage, low: int) -> bool:
-    """True when the server read far less than was sent, or filled a usual window to the last token."""
+    """True when the server read far less than was sent, or exactly filled a usual window."""
     filled = {usage.input, usage.input + usage.output} & _WINDOWS and 2 * low >= usage.input
     return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
 
@@ -491,7 +493,7 @@ class HttpModel:
 
     path = ""
     quirks: tuple[Quirk, ...] = ()
-    build: Callable[[Question, Settings], dict]  # the JSON body, before what was learned from refusals
+    build: Callable[[Question, Settings], dict]  # the body, before what was learned
     fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
 
     def __init__(
@@ -532,9 +534,12 @@ class HttpModel:
         secret = self.key.removeprefix("Bearer ")
         return text.replace(secret, "[已隐去]") if secret else text
 
-    def chat(self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None) -> Turn:
+    def chat(
+        self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
+    ) -> Turn:
         """The model's answer. Raises BackendError with a sentence for the user."""
-        offered = tools if tool_choice != "none" else []  # told "none", llama-server prints the call
+        # told "none", llama-server prints the call as text: offer nothing instead
+        offered = tools if tool_choice != "none" else []
         question = Question(messages, offered, tool_choice)
         show = on_delta or (lambda kind, piece: None)
         turn = self._ask(question, show)
@@ -565,7 +570,8 @@ class HttpModel:
                 if wait is None:
                     raise BackendError(self._without_key(self._explain(failure))) from failure
                 if self._notice:
-                    reason = f"HTTP {failure.status} {failure.text}" if failure.status else failure.text
+                    code = f"HTTP {failure.status} " if failure.status else ""
+                    reason = code + failure.text
                     self._notice(self._without_key(f"{cut(reason, 120)}；{wait:.1f} 秒后重试。"))
                 show("again", "")
                 self._sleep(wait)
@@ -580,7 +586,8 @@ class HttpModel:
             "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
         }
         self.requests += 1
-        with http_exchange(method, url, headers, data, self.patience, self._clock) as (response, chunks):
+        exchange = http_exchange(method, url, headers, data, self.patience, self._clock)
+        with exchange as (response, chunks):
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
                 if response.status < 400:
@@ -622,7 +629,7 @@ class HttpModel:
         return turn
 
     def _sorted_text(self, turn: Turn, question: Question) -> Turn:
-        """The turn with reasoning, and calls where there are no proper ones, taken out of its text."""
+        """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
         if question.tools and not turn.calls:
             parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
             if parts.calls:
@@ -660,8 +667,8 @@ class HttpModel:
                 longer = _longer_context(self.base_url)
                 return f"对话太长：{tokens} 个 token，服务器的上下文只有 {room} 个。办法：{longer}"
         if status == 0:
-            part = f"。已收到的部分：{cut(failure.turn.text, 300)}" if failure.turn and failure.turn.text else ""
-            return f"{text}，重试后还是这样{part}"
+            begun = failure.turn.text if failure.turn else ""
+            return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
         if status < 400:
             return f"{self.url()} {text}。程序不跟随跳转，请把 --base-url 改成最终的地址"
         if status in (401, 403):
@@ -717,6 +724,12 @@ def openai_request(question: Question, settings: Settings) -> dict:
     return {**body, **settings.options}
 
 
+def _call_text(call: dict) -> str:
+    function = call["function"]
+    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
+    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
+
+
 def _tools_as_text(body: dict) -> dict:
     """The request in the text protocol: tools in the system message, calls and results as text."""
     if "tools" not in body:
@@ -732,15 +745,11 @@ def _tools_as_text(body: dict) -> dict:
             case {"role": "tool", "content": text}:
                 _add_user(messages, text_tool_result(text))
             case {"role": "assistant", "tool_calls": calls, "content": text}:
-                messages.append({"role": "assistant", "content": "\n".join([text, *map(_call_text, calls)]).strip()})
+                text = "\n".join([text, *map(_call_text, calls)]).strip()
+                messages.append({"role": "assistant", "content": text})
             case _:
                 messages.append(message)
     return {**_without(_without(body, "tools"), "tool_choice"), "messages": messages}
-
-
-def _call_text(call: dict) -> str:
-    value = {"name": call["function"]["name"], "arguments": arguments_object(call["function"]["arguments"])}
-    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
 
 
 def _nine_letter_ids(body: dict) -> dict:
@@ -791,7 +800,8 @@ def _without_reasoning(message: dict) -> dict:
 
 
 def _null_content(message: dict) -> dict:
-    return message if message["content"] or "tool_calls" not in message else {**message, "content": None}
+    empty = "tool_calls" in message and not message["content"]
+    return {**message, "content": None} if empty else message
 
 
 def _completion_tokens(body: dict) -> dict:
@@ -805,7 +815,8 @@ _TEXT_NOTICE = "改用文字协议：工具写进系统提示，从模型的文�
 OPENAI_QUIRKS = (
     Quirk(  # vLLM; must come before the rows that name a field
         r"enable-auto-tool-choice|tool-call-parser", _tools_as_text,
-        "这个 vLLM 没有打开工具调用（启动时加 --enable-auto-tool-choice --tool-call-parser hermes）。" + _TEXT_NOTICE,
+        "这个 vLLM 没有打开工具调用（启动时加 --enable-auto-tool-choice --tool-call-parser hermes）。"
+        + _TEXT_NOTICE,
     ),
     Quirk(  # Ollama: gemma3, deepseek-r1; OpenRouter
         r"(?i)do(es)?( not|n't) support (tool|function)|endpoints found that support tool"
@@ -851,7 +862,8 @@ class OpenAICompatLLM(HttpModel):
                 return turn if turn.calls else None
 
     def mended(self, failure: HttpFailure, body: dict) -> bool:
-        wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text  # LM Studio
+        odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
+        wrong_path = odd or failure.status in (404, 405)
         host_only = self.base_url.count("/") == 2
         if wrong_path and host_only and not re.search(_MODEL_UNKNOWN, failure.text):
             self.base_url += "/v1"
@@ -866,7 +878,8 @@ class OpenAICompatLLM(HttpModel):
 def anthropic_request(question: Question, settings: Settings) -> dict:
     """A Messages request; `max_tokens` is mandatory there."""
     system, messages = to_anthropic_messages(question.messages)
-    body = {"model": settings.model, "max_tokens": settings.max_tokens or 8192, "messages": messages}
+    limit = settings.max_tokens or 8192
+    body = {"model": settings.model, "max_tokens": limit, "messages": messages}
     if system:
         body["system"] = system
     if question.tools:
@@ -942,12 +955,15 @@ class GeminiFold(_Fold):
         pieces = []
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            pieces += self._add("reasoning" if part.get("thought") else "text", _text(part.get("text")))
+            kind = "reasoning" if part.get("thought") else "text"
+            pieces += self._add(kind, _text(part.get("text")))
         return pieces
 
     def _calls(self) -> list[ToolCall]:
         found = [_dict(part["functionCall"]) for part in self._parts if "functionCall" in part]
-        return [ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found]
+        return [
+            ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found
+        ]
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
@@ -998,7 +1014,9 @@ class TransformersLLM:
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
         self.settings, self.requests, self.base_url = settings, 0, ""
 
-    def chat(self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None) -> Turn:
+    def chat(
+        self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
+    ) -> Turn:
         offered = tools if tool_choice != "none" else []
         question = Question(messages, offered, tool_choice)
         inputs = self._tokenizer.apply_chat_template(
@@ -1013,7 +1031,9 @@ class TransformersLLM:
         ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
-        parts = parse_text_tool_calls(text, offered, used_ids=question.used_ids) if offered else TextParse(text)
+        parts = TextParse(text)
+        if offered:
+            parts = parse_text_tool_calls(text, offered, used_ids=question.used_ids)
         answer, reasoning = (parts.text, parts.reasoning) if parts.calls else split_reasoning(text)
         if on_delta and answer:
             on_delta("text", answer)
@@ -1051,7 +1071,8 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "openai": Backend(
-        OpenAICompatLLM, "http://127.0.0.1:11434/v1", "OPENAI_BASE_URL", ("OPENAI_API_KEY",), "OPENAI_MODEL",
+        OpenAICompatLLM, "http://127.0.0.1:11434/v1", "OPENAI_BASE_URL", ("OPENAI_API_KEY",),
+        "OPENAI_MODEL",
     ),
     "anthropic": Backend(
         AnthropicLLM, "https://api.anthropic.com", "ANTHROPIC_BASE_URL",
@@ -1073,11 +1094,15 @@ class Place(NamedTuple):
     key_hint: str = ""
 
 
+def _origin(url: str) -> str:
+    return "/".join(url.split("/")[:3])
+
+
 def find_place(backend: Backend, base_url: str, key: str, environ: Mapping) -> Place:
     """The address and the key: what the user gave, else the environment, else the usual address.
 
-    A key from the environment goes only to the address that the environment names with it, or to the
-    host it belongs to: OPENAI_API_KEY must not reach a server just because --base-url names it.
+    A key from the environment goes only to the address that the environment names with it, or to
+    the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     named = environ.get(backend.url_variable, "").strip()
     ollama = environ.get("OLLAMA_HOST", "").strip() if backend.make is OpenAICompatLLM else ""
@@ -1096,7 +1121,3 @@ def find_place(backend: Backend, base_url: str, key: str, environ: Mapping) -> P
     if found:
         return Place(url, "", f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\"")
     return Place(url, "", f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}")
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/")[:3])

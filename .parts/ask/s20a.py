@@ -1,7 +1,7 @@
 # --- a run with a real model, as it happens ---
 
 QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
-_STATUS_WORDS = {"ok": "", **{word: text + "：" for word, text in RESULT_STATUS.items() if word != "ok"}}
+_STATUS_WORDS = {word: f"{text}：" for word, text in RESULT_STATUS.items()} | {"ok": ""}
 
 
 def call_text(call: ToolCall) -> str:
@@ -164,10 +164,10 @@ class Trace:
         self._requests = self._result_tokens = 0
         self._failures: dict[str, int] = {}  # tool → failed calls in a row
 
-    def _record(self, operation: str, **attributes) -> None:
-        record = {"time": self._now(), "gen_ai.operation.name": operation, **self._common}
-        known = {key: value for key, value in attributes.pop("attributes").items() if value is not None}
-        self._write(json_text(json_value({**record, **attributes, **known})) + "\n")
+    def _record(self, operation: str, attributes: dict, **ours) -> None:
+        record = {"time": self._now(), "gen_ai.operation.name": operation, **self._common, **ours}
+        known = {key: value for key, value in attributes.items() if value is not None}
+        self._write(json_text(json_value({**record, **known})) + "\n")
 
     def event(self, event: Event) -> None:
         """Write what is worth a line: model turns, tool calls, the end."""
@@ -177,21 +177,25 @@ class Trace:
             case CallFinished(call, result, seconds):
                 self._call(call, result, seconds)
             case Finished(_, reason, usage, turns):
-                self._record("invoke_agent", status=reason, turns=turns, attributes={
-                    "gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output,
-                })
+                tokens = {
+                    "gen_ai.usage.input_tokens": usage.input,
+                    "gen_ai.usage.output_tokens": usage.output,
+                }
+                self._record("invoke_agent", tokens, status=reason, turns=turns)
 
     def _turn(self, turn: Turn, seconds: float | None) -> None:
         sent = getattr(self._model, "requests", self._requests + 1)
         usage = turn.usage or Usage()
-        self._record("chat", duration_s=seconds, status="ok", attempts=sent - self._requests, attributes={
+        attributes = {
             "gen_ai.request.model": self._model_name(),
             "gen_ai.response.finish_reasons": [turn.finish],
             "gen_ai.usage.input_tokens": usage.input,
             "gen_ai.usage.output_tokens": usage.output,
             "gen_ai.usage.cache_read.input_tokens": usage.cached,
             "tool_result_tokens": self._result_tokens,
-        })
+        }
+        attempts = sent - self._requests
+        self._record("chat", attributes, duration_s=seconds, status="ok", attempts=attempts)
         self._requests, self._result_tokens = sent, 0
 
     def _call(self, call: ToolCall, result: ToolResult, seconds: float | None) -> None:
@@ -203,17 +207,22 @@ class Trace:
             "gen_ai.tool.call.arguments": arguments_object(call.arguments),
             "gen_ai.tool.call.result": result.text,
         }
-        self._record("execute_tool", duration_s=seconds, status=result.status, attempts=attempts, attributes={
-            "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id, "gen_ai.tool.type": "function",
+        attributes = {
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.type": "function",
             "error.type": result.status if result.is_error else None,
             **(_without_secrets(shown) if self._arguments else {}),
-        })
+        }
+        ours = {"duration_s": seconds, "status": result.status, "attempts": attempts}
+        self._record("execute_tool", attributes, **ours)
 
     def failed(self, error: BaseException) -> None:
         """Write that the run ended without an answer."""
-        self._record("chat", status="failed", attributes={
+        attributes = {
             "gen_ai.request.model": self._model_name(), "error.type": type(error).__name__,
-        })
+        }
+        self._record("chat", attributes, status="failed")
 
     def _model_name(self) -> str | None:
         settings = getattr(self._model, "settings", None)
@@ -221,15 +230,6 @@ class Trace:
 
 
 # --- a model for trying the command offline ---
-
-
-def mock_model(question: str) -> MockLLM:
-    """A scripted model for any question: it calculates what looks like arithmetic, else searches."""
-    sums = re.findall(r"[\d(][\d.()\s+*/%-]*[\d)]", question.replace("×", "*").replace("÷", "/"))
-    expression = next((text for text in sums if re.search(r"[+*/%-]", text)), "")
-    if expression:
-        return MockLLM([calling(("calculator", {"expression": expression})), _mock_sum])
-    return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])
 
 
 def _mock_sum(messages: list[dict]) -> Turn:
@@ -242,3 +242,12 @@ def _mock_hits(messages: list[dict]) -> Turn:
             return Turn("（模拟模型）讲义里相关的有：" + "；".join(f"{h['section']} {h['title']}" for h in hits))
         case other:
             return Turn(f"（模拟模型）没有查到。工具说：{show(other)}")
+
+
+def mock_model(question: str) -> MockLLM:
+    """A scripted model for any question: it calculates what looks like a sum, else searches."""
+    sums = re.findall(r"[\d(][\d.()\s+*/%-]*[\d)]", question.replace("×", "*").replace("÷", "/"))
+    expression = next((text for text in sums if re.search(r"[+*/%-]", text)), "")
+    if expression:
+        return MockLLM([calling(("calculator", {"expression": expression})), _mock_sum])
+    return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])

@@ -115,6 +115,17 @@ def run_schema(args, style: Style) -> Iterator[str]:
     yield json.dumps(tools_in_format(picked, args.format), ensure_ascii=False, indent=2)
 
 
+def run_call(args, style: Style) -> Iterator[str]:
+    """--call: one tool with the arguments a model would write; the text the model would read."""
+    name, *texts = args.call
+    tools = chosen_tools(args)
+    _pick_tools(tools, [name])
+    result = tools.call(ToolCall("call_0", name, " ".join(texts)))
+    if result.is_error:
+        raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}")
+    yield result.text
+
+
 def _demo_number(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= len(SCENARIOS):
         return int(text)
@@ -134,8 +145,12 @@ def run_demo(args, style: Style) -> Iterator[str]:
         yield ""
 
 
+def _is_whole(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
 def _read_question(text: str) -> str:
-    """The question itself, or standard input for "-"; bytes that are no UTF-8 are the console's own."""
+    """The question itself, or standard input for "-": UTF-8, else the console's encoding."""
     if text != "-":
         return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
     data = sys.stdin.buffer.read()
@@ -145,17 +160,13 @@ def _read_question(text: str) -> str:
         return data.decode(sys.stdin.encoding or "utf-8", "replace")
 
 
-def _is_whole(text: str) -> bool:
-    return not re.search("[\ud800-\udfff]", text)
-
-
 def _setting(text: str) -> tuple[str, object]:
     """(key, value) of -o KEY=VALUE; the value is JSON where it is JSON, else text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
     with contextlib.suppress(ValueError):
-        return key, json.loads(value)
+        return key, json.loads(value, parse_constant=str)  # NaN stays a word
     return key, value
 
 
@@ -187,15 +198,19 @@ def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
     backend = BACKENDS[args.backend]
     name = args.model or os.environ.get(backend.model_variable, "").strip()
-    settings = Settings(name, dict(map(_setting, args.o or ())), args.max_tokens, not args.no_stream)
+    options = dict(map(_setting, args.o or ()))
+    settings = Settings(name, options, args.max_tokens, not args.no_stream)
     if backend.make is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
         return TransformersLLM(name, settings)
     place = find_place(backend, args.base_url or "", args.key or "", os.environ)
-    patience = Patience(min(10.0, args.timeout), args.timeout, args.timeout) if args.timeout else Patience()
+    patience = Patience()
+    if args.timeout:
+        patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
     return backend.make(
-        place.base_url, settings, key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
+        place.base_url, settings,
+        key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
     )
 
 
@@ -236,8 +251,10 @@ def _trace_file(args, model):
             file.flush()
 
         yield Trace(
-            write, model, provider=args.backend, address=host_of(getattr(model, "base_url", "")),
-            arguments=args.trace_args, now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            write, model,
+            provider=args.backend, address=host_of(getattr(model, "base_url", "")),
+            arguments=args.trace_args,
+            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
 
@@ -251,18 +268,40 @@ def _write_answer(text: str) -> None:
     sys.stdout.flush()
 
 
+def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
+    """What a run leaves on stdout; raises what makes it a failure."""
+    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
+    if args.json:
+        yield json.dumps(
+            {
+                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
+                "usage": finished.usage._asdict(), "messages": messages,
+            },
+            ensure_ascii=False, indent=2,
+        )
+    elif finished.text and screen.shown.strip() != finished.text.strip():
+        yield finished.text
+    if failure:
+        raise failure
+    if not args.q:
+        screen.line(usage_text(finished, seconds))
+    if finished.reason != "answered":
+        raise BackendError(STOP_REASONS[finished.reason])
+
+
 def run_ask(args, style: Style) -> Iterator[str]:
-    """--ask: the answer of a real model that may use the tools; all but the answer goes to stderr."""
+    """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
     import time
 
     _positive(args, "max_turns", "max_tokens", "timeout")
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
-    both = sys.stdout.isatty() and sys.stderr.isatty()
+    both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
-        _write_error, screen_style(sys.stderr), level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_write_answer if both and not (args.json or args.q) else None,
+        _write_error, screen_style(sys.stderr),
+        level=QUIET if args.q else FULL if args.v else NORMAL,
+        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
     )
     tools = chosen_tools(args)
     choice = _wanted_choice(args.tool_choice, tools)
@@ -297,27 +336,6 @@ def run_ask(args, style: Style) -> Iterator[str]:
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
 
 
-def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
-    """What a run leaves on stdout; raises what makes it a failure."""
-    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
-    if args.json:
-        yield json.dumps(
-            {
-                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
-                "usage": finished.usage._asdict(), "messages": messages,
-            },
-            ensure_ascii=False, indent=2,
-        )
-    elif finished.text and screen.shown.strip() != finished.text.strip():
-        yield finished.text
-    if failure:
-        raise failure
-    if not args.q:
-        screen.line(usage_text(finished, seconds))
-    if finished.reason != "answered":
-        raise BackendError(STOP_REASONS[finished.reason])
-
-
 class Command(NamedTuple):
     """One thing the program does. `run` takes the parsed flags and yields lines for stdout."""
 
@@ -349,6 +367,10 @@ COMMANDS = (
         run_schema, {"nargs": "*"},
     ),
     Command(
+        "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
+        run_call, {"nargs": "+"},
+    ),
+    Command(
         "--ask", "QUESTION", "问一个真实的模型，它可以用这些工具；写 - 从标准输入读问题",
         run_ask, {},
     ),
@@ -369,9 +391,9 @@ OPTIONS = (
     ),
     Option(
         "--tools", "FILE.py", "把这个文件里的公开函数也注册为工具，可写多次",
-        ("--schema", "--demo", "--ask"), {"action": "append"},
+        ("--schema", "--demo", "--call", "--ask"), {"action": "append"},
     ),
-    Option("--notes", "DIR", "讲义文件夹，默认是脚本旁边的 notes", ("--schema", "--demo", "--ask")),
+    Option("--notes", "DIR", "讲义文件夹，默认是脚本旁边的 notes", ("--schema", "--demo", "--call", "--ask")),
     Option(
         "--backend", "NAME", f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
         ("--ask", "--models"), {"choices": (*BACKENDS, "mock")}, "openai",
@@ -408,6 +430,7 @@ EXAMPLES = (
     ("--demo", "看五个场景，不联网，什么都不用装"),
     ("--schema kv_cache_gib --format anthropic", "一个工具的 Anthropic 写法"),
     ("--schema --tools my_tools.py --lint", "检查自己写的工具"),
+    ("--call calculator '{\"expression\": \"2**10\"}'", "替模型调用一次计算器"),
     ('--ask "17*23+4 是多少？" --model qwen2.5:7b', "问本机 Ollama 里的模型"),
     ("--ask - --base-url https://api.deepseek.com --model deepseek-chat < question.txt", "问别处的模型，从文件读问题"),
 )

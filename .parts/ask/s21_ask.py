@@ -1,5 +1,9 @@
+def _is_whole(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
 def _read_question(text: str) -> str:
-    """The question itself, or standard input for "-"; bytes that are no UTF-8 are the console's own."""
+    """The question itself, or standard input for "-": UTF-8, else the console's encoding."""
     if text != "-":
         return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
     data = sys.stdin.buffer.read()
@@ -7,10 +11,6 @@ def _read_question(text: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return data.decode(sys.stdin.encoding or "utf-8", "replace")
-
-
-def _is_whole(text: str) -> bool:
-    return not re.search("[\ud800-\udfff]", text)
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -51,15 +51,19 @@ def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
     backend = BACKENDS[args.backend]
     name = args.model or os.environ.get(backend.model_variable, "").strip()
-    settings = Settings(name, dict(map(_setting, args.o or ())), args.max_tokens, not args.no_stream)
+    options = dict(map(_setting, args.o or ()))
+    settings = Settings(name, options, args.max_tokens, not args.no_stream)
     if backend.make is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
         return TransformersLLM(name, settings)
     place = find_place(backend, args.base_url or "", args.key or "", os.environ)
-    patience = Patience(min(10.0, args.timeout), args.timeout, args.timeout) if args.timeout else Patience()
+    patience = Patience()
+    if args.timeout:
+        patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
     return backend.make(
-        place.base_url, settings, key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
+        place.base_url, settings,
+        key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
     )
 
 
@@ -100,8 +104,10 @@ def _trace_file(args, model):
             file.flush()
 
         yield Trace(
-            write, model, provider=args.backend, address=host_of(getattr(model, "base_url", "")),
-            arguments=args.trace_args, now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            write, model,
+            provider=args.backend, address=host_of(getattr(model, "base_url", "")),
+            arguments=args.trace_args,
+            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
 
@@ -115,18 +121,40 @@ def _write_answer(text: str) -> None:
     sys.stdout.flush()
 
 
+def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
+    """What a run leaves on stdout; raises what makes it a failure."""
+    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
+    if args.json:
+        yield json.dumps(
+            {
+                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
+                "usage": finished.usage._asdict(), "messages": messages,
+            },
+            ensure_ascii=False, indent=2,
+        )
+    elif finished.text and screen.shown.strip() != finished.text.strip():
+        yield finished.text
+    if failure:
+        raise failure
+    if not args.q:
+        screen.line(usage_text(finished, seconds))
+    if finished.reason != "answered":
+        raise BackendError(STOP_REASONS[finished.reason])
+
+
 def run_ask(args, style: Style) -> Iterator[str]:
-    """--ask: the answer of a real model that may use the tools; all but the answer goes to stderr."""
+    """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
     import time
 
     _positive(args, "max_turns", "max_tokens", "timeout")
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
-    both = sys.stdout.isatty() and sys.stderr.isatty()
+    both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
-        _write_error, screen_style(sys.stderr), level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_write_answer if both and not (args.json or args.q) else None,
+        _write_error, screen_style(sys.stderr),
+        level=QUIET if args.q else FULL if args.v else NORMAL,
+        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
     )
     tools = chosen_tools(args)
     choice = _wanted_choice(args.tool_choice, tools)
@@ -159,24 +187,3 @@ def run_ask(args, style: Style) -> Iterator[str]:
         finally:
             screen.close()
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
-
-
-def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
-    """What a run leaves on stdout; raises what makes it a failure."""
-    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
-    if args.json:
-        yield json.dumps(
-            {
-                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
-                "usage": finished.usage._asdict(), "messages": messages,
-            },
-            ensure_ascii=False, indent=2,
-        )
-    elif finished.text and screen.shown.strip() != finished.text.strip():
-        yield finished.text
-    if failure:
-        raise failure
-    if not args.q:
-        screen.line(usage_text(finished, seconds))
-    if finished.reason != "answered":
-        raise BackendError(STOP_REASONS[finished.reason])

@@ -44,7 +44,8 @@ def _gemini_schema(schema: dict, defs: dict, seen: tuple[str, ...] = ()) -> dict
         name = reference.rsplit("/", 1)[-1]
         if name in seen:  # a recursive type has no finite written-out form
             return {"type": "OBJECT"}
-        return _gemini_schema({**defs.get(name, {}), **_without(schema, "$ref")}, defs, (*seen, name))
+        target = {**defs.get(name, {}), **_without(schema, "$ref")}
+        return _gemini_schema(target, defs, (*seen, name))
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
     result = {key: value for key, value in schema.items() if key in _GEMINI_KEPT}
@@ -202,8 +203,12 @@ def _openai_call(id: str, name: str, arguments: str) -> dict:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def _tool_message(id: str, text: str, **rest) -> dict:
+    return {"role": "tool", "tool_call_id": id, "content": text, **rest}
+
+
 def _numbered(number: int) -> str:
-    """An id of nine letters and digits, which every known validator accepts (Mistral's is strictest)."""
+    """An id of nine letters and digits: every known validator takes it (Mistral's is strictest)."""
     return f"call{number:05}"
 
 
@@ -217,7 +222,8 @@ def _tidy_assistant(message: dict, number: int) -> dict:
             function = call.get("function") or {}
             text = _object_text(function.get("arguments"))
             tidy = _openai_call(call.get("id") or _numbered(number), "", text)
-            result["tool_calls"].append({**call, **tidy, "function": {**function, "arguments": text}})
+            function = {**function, "arguments": text}
+            result["tool_calls"].append({**call, **tidy, "function": function})
     return result
 
 
@@ -243,7 +249,7 @@ def _answers(message: dict, turn: dict, results: list[dict]) -> Iterator[dict]:
 
 
 def _add_user(result: list[dict], text: str, **rest) -> None:
-    """Append a user message, or join it to the one before: templates want the roles to alternate."""
+    """Append a user message, or join it to the one before: templates want alternating roles."""
     if result and result[-1]["role"] == "user":
         result[-1] = {**result[-1], "content": f"{result[-1]['content']}\n\n{text}"}
     else:
@@ -294,8 +300,10 @@ def to_hf_messages(messages: list[dict]) -> list[dict]:
 # --- messages: Anthropic and Gemini ---
 
 
-def _rounds(messages: list[dict], key: str, blocks: Callable, answer: Callable) -> tuple[str, list[tuple]]:
-    """(system, [(role, blocks), …]) as both vendors want it: all results of a turn in one user turn.
+def _rounds(
+    messages: list[dict], key: str, blocks: Callable, answer: Callable,
+) -> tuple[str, list[tuple]]:
+    """(system, [(role, blocks), …]) as both vendors want it: a turn's results in one user turn.
 
     blocks(message) spells an assistant message that has nothing under `key`, or a user message;
     answer(message, block) spells a result, given the block of its call.
@@ -309,7 +317,8 @@ def _rounds(messages: list[dict], key: str, blocks: Callable, answer: Callable) 
                 continue
             case "assistant":
                 role, new = "assistant", message.get(key) or blocks(message)
-                open_calls = iter([b for b in new if b.get("type") == "tool_use" or "functionCall" in b])
+                uses = [b for b in new if b.get("type") == "tool_use" or "functionCall" in b]
+                open_calls = iter(uses)
             case "tool":
                 new = [answer(message, next(open_calls))]
             case _:
@@ -344,7 +353,7 @@ def to_anthropic_messages(messages: list[dict]) -> tuple[str, list[dict]]:
 
 
 def _assistant(text: str, calls: list[dict], key: str, own: list[dict], blocks: Callable) -> dict:
-    """An assistant message; the vendor's own blocks are kept where text and calls do not say all."""
+    """An assistant message; the vendor's blocks are kept where text and calls do not say all."""
     message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
     return message if blocks(message) == own else {**message, key: own}
 
@@ -366,7 +375,7 @@ def from_anthropic_messages(system: str | list, messages: list[dict]) -> list[di
         for answer in (b for b in blocks if b["type"] == "tool_result"):
             bad = {"is_error": True} if answer.get("is_error") else {}
             text = content_text(answer.get("content"))
-            result.append({"role": "tool", "tool_call_id": answer["tool_use_id"], "content": text, **bad})
+            result.append(_tool_message(answer["tool_use_id"], text, **bad))
         if rest := [b for b in blocks if b["type"] != "tool_result"]:
             _add_user(result, content_text(rest))
     return result
@@ -405,19 +414,22 @@ def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
         if content.get("role") == "model":
             found = [part["functionCall"] for part in parts if "functionCall" in part]
             calls = [
-                _openai_call(c.get("id") or _numbered(i), c["name"], json_text(json_value(c.get("args") or {})))
-                for i, c in enumerate(found, number)
+                _openai_call(
+                    call.get("id") or _numbered(i), call["name"],
+                    json_text(json_value(call.get("args") or {})),
+                )
+                for i, call in enumerate(found, number)
             ]
             text = "".join(p["text"] for p in parts if "text" in p and not p.get("thought"))
             result.append(_assistant(text, calls, GEMINI_PARTS, parts, _gemini_parts))
             number, waiting = number + len(calls), iter(calls)
             continue
-        for response in (p["functionResponse"]["response"] for p in parts if "functionResponse" in p):
+        answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        for response in (answer["response"] for answer in answers):
             value = response.get("output", response.get("error", response))
-            text, bad = value if isinstance(value, str) else json_text(value), {}
-            if "error" in response:
-                bad = {"is_error": True}
-            result.append({"role": "tool", "tool_call_id": next(waiting)["id"], "content": text, **bad})
+            text = value if isinstance(value, str) else json_text(value)
+            bad = {"is_error": True} if "error" in response else {}
+            result.append(_tool_message(next(waiting)["id"], text, **bad))
         if rest := [part for part in parts if "functionResponse" not in part]:
             _add_user(result, content_text(rest))
     return result
