@@ -2,22 +2,17 @@
 # § 2  模式 Schema      uses §1 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # A Python function describes itself: names and types from its signature, texts from its docstring.
-# Every type becomes one `Shape` with both directions: JSON Schema (draft 2020-12) for the model, and
-# `read`, which turns the model's JSON into what the annotation promises; so the two cannot drift
-# apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is one
-# function under `@_form`. What JSON cannot express is refused when the tool is defined, with the
-# parameter's name; it never becomes a vague "object" or "string". Docstring text beats `Annotated`
-# text. A return type never breaks a schema. `inspect` and `dataclasses` are imported inside the
-# functions that need them: they are a third of the start-up time, and serving a tool needs neither.
+# Every type becomes one `Shape` with both directions: JSON Schema (draft 2020-12) for the model,
+# and `read`, which turns the model's JSON into what the annotation promises; so the two cannot
+# drift apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is
+# one function under `@_form`. What JSON cannot express is refused when the tool is defined, with
+# the parameter's name; it never becomes a vague "object" or "string". Docstring text beats
+# `Annotated` text. A return type never breaks a schema. `inspect` and `dataclasses` are imported
+# inside the functions that need them: that saves 10 ms of start-up.
 # Sources: json-schema.org/draft/2020-12; PEP 484, 589, 593, 655, 695.
 
 
 # --- scalars: one table, Python type ⇄ JSON ---
-
-
-def _construct(cls: type, value: Any) -> Any:
-    return cls(value)
-
 
 def _write_text(value: object) -> str:
     text = str.__str__(value) if isinstance(value, str) else str(value)
@@ -25,16 +20,16 @@ def _write_text(value: object) -> str:
     return text
 
 
-def _read_integer(cls: type, number: float) -> int:
+def _write_number(value: float) -> float:
+    if not abs(value) < 1 << 14_000:  # about 4,200 digits; from 4,300 on CPython refuses to print
+        raise ValueError("JSON has no NaN, no infinity and no endless integers")
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _read_whole(cls: type, number: float) -> int:
     if number != int(number):  # 4096.0 is an integer in JSON Schema, 4096.5 is not
         raise ValueError(number)
     return cls(number)
-
-
-def _write_number(value: float) -> float:
-    if not abs(value) < 10**4200:  # from 4,300 digits on CPython refuses to print an int
-        raise ValueError("JSON has no NaN, no infinity and no endless integers")
-    return int(value) if isinstance(value, int) else float(value)
 
 
 def _read_iso(cls: type, text: str) -> Any:
@@ -49,30 +44,31 @@ class Scalar(NamedTuple):
     """One row of SCALARS."""
 
     types: str  # JSON types it is written as: "string", or several, "number string"
-    extra: dict  # further schema keywords
-    read: Callable[[Any, Any], Any]  # class, JSON value of that type → value, or any exception
-    write: Callable[[Any], Any]  # value → JSON value, or ValueError
+    extra: dict = {}  # further schema keywords
+    read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
+    write: Callable = _write_text  # value → JSON value, or ValueError
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
 SCALARS = {
-    "builtins.str": Scalar("string", {}, _construct, _write_text),
-    "builtins.int": Scalar("integer", {}, _read_integer, _write_number),
-    "builtins.float": Scalar("number", {}, _construct, _write_number),
-    "builtins.bool": Scalar("boolean", {}, _construct, bool),
-    "builtins.NoneType": Scalar("null", {}, lambda cls, value: None, lambda value: None),
-    "builtins.complex": Scalar("string", {}, _construct, _write_text),
+    "builtins.str": Scalar("string"),
+    "builtins.int": Scalar("integer", read=_read_whole, write=_write_number),
+    "builtins.float": Scalar("number", write=_write_number),
+    "builtins.bool": Scalar("boolean", write=bool),
+    "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
+    "builtins.complex": Scalar("string"),
     "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
                              lambda cls, text: cls.fromhex(text), bytes.hex),
-    "typing.LiteralString": Scalar("string", {}, lambda cls, text: text, _write_text),
-    "datetime.date": Scalar("string", {"format": "date"}, _read_iso, str),
-    "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso, str),
-    "datetime.time": Scalar("string", {"format": "time"}, _read_iso, str),
+    "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
+    "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
+    "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso,
+                                lambda v: v.isoformat()),
+    "datetime.time": Scalar("string", {"format": "time"}, _read_iso),
     "datetime.timedelta": Scalar("number", {"description": "秒"},
                                  lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar("number string", {}, lambda cls, n: cls(str(n)), _write_text),
-    "uuid.UUID": Scalar("string", {"format": "uuid"}, _construct, _write_text),
-    "pathlib.PurePath": Scalar("string", {}, _construct, _write_text),
+    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "uuid.UUID": Scalar("string", {"format": "uuid"}),
+    "pathlib.PurePath": Scalar("string"),
 }
 
 
@@ -90,15 +86,6 @@ def _scalar_row(cls: Any) -> Scalar | None:
 
 # --- value → JSON ---
 
-
-def _sorted(values: list) -> list:
-    """What was in a set, in the same order in every run."""
-    try:
-        return sorted(values)
-    except TypeError:  # mixed types
-        return sorted(values, key=repr)
-
-
 def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
     if isinstance(value, enum.Enum):
         return _plain(value.value, other)
@@ -112,14 +99,14 @@ def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
         return {key if type(key) is str else json.dumps(key): item for key, item in items}
     if hasattr(type(value), "__dataclass_fields__"):
         import dataclasses
-
         names = [field.name for field in dataclasses.fields(value)]
         return {name: _plain(getattr(value, name), other) for name in names}
     for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
         if callable(getattr(type(value), method, None)):
             return _plain(getattr(value, method)(), other)
     if isinstance(value, (set, frozenset)):
-        return _sorted([_plain(item, other) for item in value])
+        items = [_plain(item, other) for item in value]  # sorted: the same order in every run
+        return sorted(items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
     if isinstance(value, Sequence):
         return [_plain(item, other) for item in value]
     return other(value)
@@ -132,9 +119,9 @@ def _refuse(value: object) -> Any:
 def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
-    Records become objects, a set a sorted array, an Enum its value, dates ISO text, bytes hex. What
-    JSON cannot hold (NaN, a lone surrogate, any other object, something that contains itself) goes
-    to `other`, which returns a substitute or, by default, raises ValueError.
+    Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
+    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself) goes to
+    `other`, which returns a substitute or, by default, raises ValueError.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
@@ -147,7 +134,6 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 
 # --- docstrings ---
 
-
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
@@ -159,25 +145,22 @@ class Docstring(NamedTuple):
 
 # Words by what stands below or behind them; "other" never reaches the model.
 _HEADINGS = {
-    "params": "args|arguments|parameters|params|keyword args|keyword arguments|other parameters|"
-    "attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
+    "params": "args|arg|arguments|argument|parameters|parameter|params|param|keyword args|"
+    "keyword arguments|other parameters|attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
     "returns": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出",
-    "other": "raises|raise|exceptions|warns|warning|warnings|note|notes|example|examples|see also|"
-    "references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|示例|例子|例|样例|参见|参考",
-}
-_FIELDS_OF_REST = {  # `:param int days: text`, `:returns: text`
-    "params": "param|parameter|arg|argument|key|keyword",
-    "returns": "return|returns|yield|yields",
-    "other": "type|rtype|raise|raises|except|exception",
+    "other": "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
+    "example|examples|see also|references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|"
+    "示例|例子|例|样例|参见|参考",
 }
 _HEADING_KIND = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
-_FIELD_KIND = {word: kind for kind, words in _FIELDS_OF_REST.items() for word in words.split("|")}
+_FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "params"}
 _HEADING = re.compile(
     r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)\s*(?:[(（].*?[)）])?\**\s*[:：]\**\s*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
 _ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）])?\s*[:：]\s*(.*)")
+_COMMA = re.compile("[,，、]")
 _NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
 
 
@@ -185,10 +168,10 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _dedented(lines: Iterable[str]) -> str:
+def _dedented(lines: list[str]) -> str:
     import inspect
-
-    return inspect.cleandoc("\n".join(lines).strip())
+    text = "\n".join(lines).strip()
+    return inspect.cleandoc(text) if "\n" in text else text
 
 
 class _DocSection(NamedTuple):
@@ -208,13 +191,13 @@ class _DocSection(NamedTuple):
     def params(self) -> dict[str, str]:
         """Name → text; what is indented deeper belongs to the name above."""
         margin = next((_indent(line) for line in self.lines if line.strip()), 0)
-        found: dict[str, list[str]] = {}
-        lines, bulleted = [], None  # what stands above the first name is dropped
+        found, lines, bulleted = {}, [], None  # what stands above the first name is dropped
         for line in self.lines:
             entry = self.entry.fullmatch(line.strip()) if _indent(line) <= margin else None
             if entry and bulleted in (None, bool(entry[1])):
                 bulleted, lines = bool(entry[1]), [entry[3]]
-                found.update((name.strip("`* "), lines) for name in re.split("[,，、]", entry[2]))
+                for name in _COMMA.split(entry[2]):
+                    found[name.strip("`* ")] = lines
             else:
                 lines.append(line)
         return {name: _dedented(lines) for name, lines in found.items()}
@@ -234,7 +217,8 @@ def _begin(line: str, below: str) -> _DocSection | None:
         kind, text = _HEADING_KIND.get(heading[1].lower()), heading[2]
         if kind == "params" and text and not _ENTRY.match(text):
             return None  # "输入：一段文字" is running text
-    return _DocSection(kind, indent, _ENTRY, [" " * indent + text] if text else []) if kind else None
+    lines = [" " * indent + text] if text else []
+    return _DocSection(kind, indent, _ENTRY, lines) if kind else None
 
 
 def _doc_sections(lines: list[str]) -> list[_DocSection]:
@@ -242,8 +226,9 @@ def _doc_sections(lines: list[str]) -> list[_DocSection]:
     section = _DocSection("text", -1, _ENTRY, [])
     sections = [section]
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""])):
+        marked = ":" in line or "：" in line or "---" in below
         outside = section.indent < 0 or _indent(line) <= section.indent
-        begun = _begin(line, below) if outside else None
+        begun = _begin(line, below) if marked and outside else None
         if begun and begun.lines and number == 0 and line[0] not in ":@":
             begun = None  # "返回：今天的日期" as a whole docstring is its summary
         if begun or not section.takes(line):
@@ -263,16 +248,27 @@ def parse_docstring(text: str | None) -> Docstring:
     >>> parse_docstring("查天气。\\n\\n参数：\\n    city (str)：城市名\\n返回：\\n    一句话").params
     {'city': '城市名'}
     """
-    sections = _doc_sections(_dedented([text or ""]).splitlines())
-    texts = [_dedented(section.lines) for section in sections if section.kind == "text"]
+    import inspect
+    sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
+    running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
     returns = [_dedented(section.lines) for section in sections if section.kind == "returns"]
-    params = [section.params() for section in sections if section.kind == "params"]
-    description = "\n\n".join(filter(None, texts))
-    summary = description.partition("\n\n")[0]
-    return Docstring(summary, description, dict(collections.ChainMap(*params[::-1])), "\n".join(returns))
+    params = {}
+    for section in sections:
+        params.update(section.params() if section.kind == "params" else {})
+    description = "\n\n".join(filter(None, running))
+    return Docstring(description.partition("\n\n")[0], description, params, "\n".join(returns))
 
 
 # --- types → shapes ---
+
+# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
+_PARSED = {
+    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
+    "null": {type(None)}, "array": {list}, "object": {dict},
+}
+_WRITE_INSTEAD = (
+    "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
+)
 
 
 class Shape(NamedTuple):
@@ -281,25 +277,20 @@ class Shape(NamedTuple):
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
     read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
 
-
-def _excerpt(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:80] + "…"
+    def accepts(self, value: Any) -> bool:
+        try:
+            self.read(value)
+        except Exception:  # a record's own constructor may raise anything
+            return False
+        return True
 
 
 class _Misfit(ToolError):
     """A JSON value and what it should have been; put into words only if somebody reads it."""
 
     def __str__(self) -> str:
-        value, expected = self.args
-        return f"{_excerpt(value)} 不能当作 {expected}"
-
-
-# JSON type → what the JSON parser makes of it: True is no number, and 4096.0 is an integer as well.
-_PARSED = {
-    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
-    "null": {type(None)}, "array": {list}, "object": {dict},
-}
+        text = json.dumps(self.args[0], ensure_ascii=False)
+        return f"{text if len(text) <= 80 else text[:80] + '…'} 不能当作 {self.args[1]}"
 
 
 def _types(schema: dict) -> list[str]:
@@ -313,34 +304,22 @@ def _one_or_list(names: Iterable[str]) -> str | list[str]:
     return names if len(names) > 1 else names[0]
 
 
-# How one way of writing types becomes a shape, make(type, scope); for the keys see `_form_keys`.
+# How one way of writing types becomes a shape, make(type, scope). The keys: of a class or special
+# form its `_type_key`, of any other object its class, of all other classes their `_class_word`.
 _FORMS: dict[str, Callable[[Any, _Scope], Shape]] = {}
 
 
 def _form(*keys: str) -> Callable:
-    def register(make: Callable) -> Callable:
-        _FORMS.update(dict.fromkeys(keys, make))
-        return make
-
-    return register
+    return lambda make: _FORMS.update(dict.fromkeys(keys, make)) or make
 
 
-def _is_record(cls: Any) -> bool:
-    """Whether a class has named fields: a TypedDict, a dataclass or a NamedTuple."""
-    marks = ("__required_keys__", "__dataclass_fields__", "_field_defaults")
-    return isinstance(cls, type) and any(hasattr(cls, mark) for mark in marks)
-
-
-def _form_keys(tp: Any) -> Iterator[str]:
-    yield _type_key(tp)  # a class or special form: "builtins.list", "typing.Union"
-    yield type(tp).__name__  # neither: "TypeVar", "ForwardRef", "NewType" ...
-    if isinstance(tp, type):
-        yield "record" if _is_record(tp) else "enum" if issubclass(tp, enum.Enum) else "subclass"
-
-
-_WRITE_INSTEAD = (
-    "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
-)
+def _class_word(cls: Any) -> str:
+    marks = {
+        "__members__": "enum", "__dataclass_fields__": "record",
+        "__required_keys__": "record", "_field_defaults": "record",  # TypedDict, NamedTuple
+    }
+    found = (word for mark, word in marks.items() if hasattr(cls, mark))
+    return next(found, "other") if isinstance(cls, type) else "other"
 
 
 class _Scope:
@@ -350,38 +329,48 @@ class _Scope:
         self.module, self.local = module, local
         self.defs: dict[str, Shape] = outer.defs if outer else {}
         self.names: dict[Any, str] = outer.names if outer else {}  # type → its name in `defs`
-        self.making: set[Any] = outer.making if outer else set()
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
         return eval(text, self.module, self.local)
 
     def shape(self, tp: Any) -> Shape:
-        """The shape of any annotation."""
+        """The shape of any annotation. SchemaError says what is wrong with it."""
         tp = type(None) if tp is None else tp
-        make = next(filter(None, map(_FORMS.get, _form_keys(typing.get_origin(tp) or tp))))
-        return make(tp, self)
+        origin = typing.get_origin(tp) or tp
+        make = _FORMS.get(_type_key(origin)) or _FORMS.get(type(origin).__name__)
+        try:
+            return (make or _FORMS[_class_word(origin)])(tp, self)
+        except SchemaError:
+            raise
+        except NameError as error:
+            raise SchemaError(f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它（延迟求值的"
+                              "标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）") from error
+        except Exception as error:  # evaluating an annotation runs the programmer's own code
+            shown = f"{type(error).__name__}: {error}"
+            raise SchemaError(f"类型标注读不懂（{shown}）；{_WRITE_INSTEAD}") from error
 
-    def reference(self, key: Any, name: str) -> Shape:
-        if key not in self.names:
+    def shared(self, key: Any, name: str, make: Callable[[], Shape], *, inline: bool) -> Shape:
+        """A `$ref` to what `make` gives. It is made once, so a type may contain itself.
+
+        With inline=True the thing itself, in place, unless it does contain itself.
+        """
+        new = key not in self.names
+        if new and inline:
+            self.names[key] = ""  # until something inside refers to it
+        elif not self.names.get(key):
             name = re.sub(r"\W", "_", name, flags=re.ASCII)
             while name in self.names.values():
                 name += "_"  # another class of the same name
             self.names[key] = name
+        if new:
+            shape = make()
+            if not self.names[key]:
+                del self.names[key]
+                return shape
+            self.defs[self.names[key]] = shape
         name = self.names[key]
         return Shape({"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value))
-
-    def named(self, key: Any, name: str, make: Callable[[], Shape]) -> Shape:
-        """What `make` gives, in place; a `$ref` to it where it contains itself."""
-        if key in self.names or key in self.making:
-            return self.reference(key, name)
-        self.making.add(key)
-        shape = make()
-        self.making.remove(key)
-        if key not in self.names:
-            return shape
-        self.defs[self.names[key]] = shape
-        return self.reference(key, name)
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -389,22 +378,21 @@ class _Scope:
         return {**root, "$defs": defs} if defs else root
 
 
-@_form("subclass", *SCALARS)
+@_form("other", *SCALARS)
 def _scalar(tp: Any, scope: _Scope) -> Shape:
     row = _scalar_row(tp)
     if not row:
-        raise SchemaError(f"类型 {typing._type_repr(tp)} 写不成 JSON Schema；{_WRITE_INSTEAD}")
-    parsed = set().union(*(_PARSED[name] for name in row.types.split()))
+        raise SchemaError(f"类型 {getattr(tp, '__name__', tp)} 写不成 JSON Schema；{_WRITE_INSTEAD}")
+    types = row.types.split()
+    parsed = set().union(*(_PARSED[name] for name in types))
 
     def read(value: Any) -> Any:
-        try:
-            if type(value) in parsed:
+        if type(value) in parsed:
+            with contextlib.suppress(Exception):  # each class has its own, not just ValueError
                 return row.read(tp, value)
-        except Exception:  # each class has its own: ValueError, InvalidOperation ...
-            pass
-        raise _Misfit(value, row.extra.get("format") or row.types.replace(" ", " 或 "))
+        raise _Misfit(value, row.extra.get("format") or " 或 ".join(types))
 
-    return Shape({"type": _one_or_list(row.types.split()), **row.extra}, read)
+    return Shape({"type": _one_or_list(types), **row.extra}, read)
 
 
 @_form("typing.Any", "builtins.object")
@@ -415,7 +403,8 @@ def _anything(tp: Any, scope: _Scope) -> Shape:
 @_form("str", "ForwardRef")
 def _forward(tp: Any, scope: _Scope) -> Shape:
     text = getattr(tp, "__forward_arg__", tp)
-    return scope.named((text, scope), text, lambda: scope.shape(scope.resolve(text)))
+    return scope.shared(
+        (text, scope), text, lambda: scope.shape(scope.resolve(text)), inline=True)
 
 
 @_form("TypeVar", "NewType", "InitVar", "typing.Required", "typing.NotRequired",
@@ -429,7 +418,7 @@ def _stand_in(tp: Any, scope: _Scope) -> Shape:
 
 
 def _substitute(tp: Any, generic: Any) -> Any:
-    """A type with the variables of a generic filled in: list[T], inside Page[int], is list[int]."""
+    """A type with the variables of a generic filled in: list[T] in Page[int] is list[int]."""
     variables = getattr(typing.get_origin(generic), "__parameters__", ())
     meanings = dict(zip(variables, typing.get_args(generic)))
     if isinstance(tp, typing.TypeVar):
@@ -441,12 +430,12 @@ def _substitute(tp: Any, generic: Any) -> Any:
 @_form("TypeAliasType")
 def _alias(tp: Any, scope: _Scope) -> Shape:
     alias = typing.get_origin(tp) or tp
-    return scope.named(
-        tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)))
+    return scope.shared(
+        tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)), inline=True)
 
 
-# `Annotated` constraints by the attribute that annotated_types, pydantic and re.Pattern share:
-# (attribute, JSON type, schema keyword, whether a value and the limit agree).
+# `Annotated` constraints, by the attribute that annotated_types, pydantic and re.Pattern share:
+# (attribute, JSON type, schema keyword, whether value and limit agree).
 CONSTRAINTS = (
     ("ge", "number", "minimum", operator.ge),
     ("gt", "number", "exclusiveMinimum", operator.gt),
@@ -457,7 +446,7 @@ CONSTRAINTS = (
     ("max_length", "string", "maxLength", lambda v, n: len(v) <= n),
     ("min_length", "array", "minItems", lambda v, n: len(v) >= n),
     ("max_length", "array", "maxItems", lambda v, n: len(v) <= n),
-    ("pattern", "string", "pattern", lambda v, text: bool(re.search(text, v))),
+    ("pattern", "string", "pattern", lambda v, text: re.search(text, v)),
 )
 
 
@@ -467,33 +456,28 @@ def _annotated(tp: Any, scope: _Scope) -> Shape:
     bare, *notes = typing.get_args(tp)
     notes += [inner for note in notes for inner in getattr(note, "metadata", None) or ()]
     inner = scope.shape(bare)
-    schema, checks = dict(inner.schema), []
-    texts = (note if isinstance(note, str) else getattr(note, "description", 0) for note in notes)
-    if text := next((text for text in texts if isinstance(text, str)), ""):
-        schema["description"] = text
-    types = {"number" if name == "integer" else name for name in _types(schema)}
+    types = {"number" if name == "integer" else name for name in _types(inner.schema)}
+    texts = [n if isinstance(n, str) else getattr(n, "description", None) for n in notes]
+    schema = {"description": text for text in texts[::-1] if isinstance(text, str)}
+    checks = []
     for note, (attribute, name, keyword, holds) in itertools.product(notes, CONSTRAINTS):
         limit = getattr(note, attribute, None)
-        legal = isinstance(limit, str if keyword == "pattern" else (int, float)) and limit == limit
-        if name in types and legal and limit not in (math.inf, -math.inf):
+        finite = isinstance(limit, (int, float)) and math.isfinite(limit)
+        if name in types and (isinstance(limit, str) if keyword == "pattern" else finite):
             schema[keyword] = limit
-            checks.append((_PARSED[name], holds, limit))
+            checks.append((_PARSED[name], keyword, limit, holds))
 
     def read(value: Any) -> Any:
-        for parsed, holds, limit in checks:
+        for parsed, keyword, limit, holds in checks:
             if type(value) in parsed and not holds(value, limit):
-                raise ToolError(f"{_excerpt(value)} 超出了限制 {limit}")
+                raise _Misfit(value, f"{keyword} 为 {limit} 的值")
         return inner.read(value)
 
-    return Shape(schema, read)
+    return Shape({**inner.schema, **schema}, read)
 
 
 def _union_schema(schemas: list[dict]) -> dict:
-    """Scalars share one `type` list; anything richer becomes `anyOf`. A lone text moves out.
-
-    >>> _union_schema([{"type": "integer", "description": "days"}, {"type": "null"}])
-    {'type': ['integer', 'null'], 'description': 'days'}
-    """
+    """Scalars share one `type` list; anything richer becomes `anyOf`. A lone text moves out."""
     texts = [schema["description"] for schema in schemas if "description" in schema]
     text = {"description": texts[0]} if len(texts) == 1 else {}
     if text:
@@ -510,21 +494,17 @@ def _union_schema(schemas: list[dict]) -> dict:
     return merged
 
 
-def _any_of(shapes: list[Shape]) -> Shape:
+@_form("typing.Union", "types.UnionType")
+def _union(tp: Any, scope: _Scope) -> Shape:
+    shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
+
     def read(value: Any) -> Any:
         for shape in shapes:  # the first branch that fits
-            try:
+            with contextlib.suppress(Exception):  # a record's own constructor may raise anything
                 return shape.read(value)
-            except Exception:  # a record's own constructor may raise anything
-                continue
         raise _Misfit(value, "任何一种允许的写法")
 
     return Shape(_union_schema([shape.schema for shape in shapes]), read)
-
-
-@_form("typing.Union", "types.UnionType")
-def _union(tp: Any, scope: _Scope) -> Shape:
-    return _any_of([scope.shape(branch) for branch in typing.get_args(tp)])
 
 
 @_form("enum", "typing.Literal")
@@ -537,14 +517,13 @@ def _choice(tp: Any, scope: _Scope) -> Shape:
         for choice, member in choices:
             if choice == value and (type(choice) is bool) == (type(value) is bool):
                 return member
-        raise _Misfit(value, " 或 ".join(map(_excerpt, values)))
+        raise _Misfit(value, f"{json.dumps(values, ensure_ascii=False)} 之一")
 
-    words = {int: "integer", **{cls: name for name, (cls, *_) in _PARSED.items()}}
+    words = {cls: name for name, parsed in _PARSED.items() for cls in parsed} | {int: "integer"}
     return Shape({"type": _one_or_list(words[type(v)] for v in values), "enum": values}, read)
 
 
 # --- containers: origin → what the list or dict of its values, read one by one, is turned into ---
-
 
 ARRAYS = {
     "builtins.list": list, "builtins.tuple": tuple, "builtins.set": set,
@@ -581,19 +560,18 @@ def _array(tp: Any, scope: _Scope) -> Shape:
         if type(value) is not list:
             raise _Misfit(value, "array")
         items = [item.read(element) for element in value]
-        if distinct and not all(isinstance(i, Hashable) for i in items):
-            raise ToolError("集合里不能放 array 或 object")
+        if distinct and not all(isinstance(element, Hashable) for element in items):
+            raise _Misfit(value, "集合：里面不能有 array 或 object")
         if distinct and len(set(items)) < len(items):
-            raise ToolError("集合里的元素不能重复")
+            raise _Misfit(value, "集合：元素不能重复")
         return build(items)
 
     unique = {"uniqueItems": True} if distinct else {}
     return Shape({"type": "array", "items": item.schema, **unique}, read)
 
 
-def _key_shape(tp: Any, scope: _Scope) -> Shape:
-    """The shape of dict keys, always text in JSON (8 travels as "8"); its schema, or {} for any."""
-    inner = scope.shape(tp)
+def _key_shape(inner: Shape) -> Shape:
+    """The shape of dict keys, which are text in JSON: 8 travels as "8". Schema {} for any text."""
     types, names = _types(inner.schema), inner.schema.get("enum")
     if not inner.schema or types == ["string"]:
         return Shape({} if inner.schema == {"type": "string"} else inner.schema, inner.read)
@@ -605,8 +583,9 @@ def _key_shape(tp: Any, scope: _Scope) -> Shape:
 
 @_form(*OBJECTS)
 def _object(tp: Any, scope: _Scope) -> Shape:
-    args, build = typing.get_args(tp) or (Any, Any), OBJECTS[_type_key(typing.get_origin(tp) or tp)]
-    key, item = _key_shape(args[0], scope), scope.shape(args[1])
+    build, args = OBJECTS[_type_key(typing.get_origin(tp) or tp)], typing.get_args(tp)
+    key, item = map(scope.shape, args or (str, Any))
+    key = _key_shape(key)
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
@@ -620,25 +599,46 @@ def _object(tp: Any, scope: _Scope) -> Shape:
 
 # --- signatures ---
 
-
 class Parameter(NamedTuple):
     """One parameter of a function, or one field of a record."""
 
     name: str
     type: Any  # the annotation
     required: bool
-    default: Any  # what to pass when a positional-only parameter was left out
+    default: Any = object()  # what no schema shows, for it is not JSON
     by_position: bool = False
     shape: Shape | None = None  # made from the annotation; its schema holds text and default
 
 
-_NO_DEFAULT = object()  # no JSON, so no schema ever shows it
+class Parameters(NamedTuple):
+    """What a function takes, read once: its description for a model, and the way to call it."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    schema: dict  # of the arguments, with `$defs`
+
+    def bind(self, values: dict) -> tuple[list, dict]:
+        """Positional and keyword arguments; see `call_arguments`."""
+        read = {}
+        if unknown := values.keys() - {parameter.name for parameter in self.parameters}:
+            raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
+        for name, _, required, default, by_position, shape in self.parameters:
+            if name in values:
+                try:
+                    read[name] = shape.read(values[name])
+                except Exception as error:  # a record's own constructor may raise anything
+                    raise ToolError(f"参数 {name}：{error}") from error
+            elif required:
+                raise ToolError(f"缺少必填参数 {name}")
+            elif by_position:
+                read[name] = default
+        return [read.pop(p.name) for p in self.parameters if p.by_position], read
 
 
 def _signature(fn: Any, name: str) -> list[Parameter]:
     """The parameters a caller fills in: no `self`, no `*args`, no `**kwargs`."""
     import inspect
-
     try:
         found = list(inspect.signature(fn).parameters.values())
     except (ValueError, TypeError) as error:
@@ -653,177 +653,107 @@ def _signature(fn: Any, name: str) -> list[Parameter]:
     ]
 
 
-def _accepts(shape: Shape, value: Any) -> bool:
-    try:
-        shape.read(value)
-    except Exception:
-        return False
-    return True
-
-
 def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     """The shape of one parameter: its type, its text, and its default if that is JSON."""
-    shape, default = scope.shape(parameter.type), parameter.default
-    if default is None and not _accepts(shape, None):  # `x: int = None` means Optional[int]
-        shape = _any_of([shape, scope.shape(None)])
+    shape = scope.shape(parameter.type)
+    if parameter.default is None and not shape.accepts(None):  # `x: int = None`
+        shape = scope.shape(typing.Optional[parameter.type])
     schema = {**shape.schema, "description": text} if text else shape.schema
-    try:
-        value = plain(default)
-    except ValueError:
-        return Shape(schema, shape.read)
-    return Shape({**schema, "default": value} if _accepts(shape, value) else schema, shape.read)
+    with contextlib.suppress(ValueError):
+        if not parameter.required and shape.accepts(value := plain(parameter.default)):
+            schema = {**schema, "default": value}
+    return Shape(schema, shape.read)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, SchemaError):
-        return str(error)
-    if isinstance(error, NameError):
-        return (f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它"
-                "（延迟求值的标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）")
-    return f"类型标注读不懂（{type(error).__name__}: {error}）；{_WRITE_INSTEAD}"
-
-
-def _with_shapes(
-    parameters: Iterable[Parameter], scope: _Scope, *, owner: str, texts: Mapping[str, str],
-) -> tuple[Parameter, ...]:
-    made = []
-    for parameter in parameters:
+def _describe(
+    found: list[Parameter], scope: _Scope, *, name: str, owner: str, doc: Docstring,
+) -> Parameters:
+    parameters = []
+    for parameter in found:
         try:
-            shape = _described(parameter, scope, texts.get(parameter.name, ""))
-        except Exception as error:  # evaluating an annotation runs the programmer's own code
-            raise SchemaError(f"{owner} {parameter.name}：{_reason(error)}") from error
-        made.append(parameter._replace(shape=shape))
-    return tuple(made)
-
-
-def _object_schema(parameters: Iterable[Parameter]) -> dict:
-    return {
+            shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
+        except SchemaError as error:
+            raise SchemaError(f"{owner} {parameter.name}：{error}") from error
+        parameters.append(parameter._replace(shape=shape))
+    return Parameters(name, doc.description, tuple(parameters), {
         "type": "object",
         "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
         "required": [parameter.name for parameter in parameters if parameter.required],
         "additionalProperties": False,
-    }
-
-
-def _bind(parameters: Iterable[Parameter], values: dict) -> tuple[list, dict]:
-    """Positional and keyword arguments from JSON values; ToolError names what does not fit."""
-    positional, keyword = [], {}
-    if unknown := values.keys() - {parameter.name for parameter in parameters}:
-        raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
-    for name, _, required, value, by_position, shape in parameters:
-        if name in values:
-            try:
-                value = shape.read(values[name])
-            except Exception as error:  # a record's own constructor may raise anything
-                raise ToolError(f"参数 {name}：{error}") from error
-        elif required:
-            raise ToolError(f"缺少必填参数 {name}")
-        elif not by_position:
-            continue
-        if by_position:
-            positional.append(value)
-        else:
-            keyword[name] = value
-    return positional, keyword
+    })
 
 
 # --- records: types with named fields become JSON objects ---
-
-
-def _is_required(key: str, hint: Any, cls: Any) -> bool:
-    """Whether a TypedDict needs a key; `__required_keys__` misses postponed qualifiers."""
-    while origin := typing.get_origin(hint):
-        if _type_key(origin) in ("typing.Required", "typing.NotRequired"):
-            return _type_key(origin) == "typing.Required"
-        hint = typing.get_args(hint)[0]  # ReadOnly, Annotated
-    return key in cls.__required_keys__
-
 
 def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
     """Keys of a TypedDict, otherwise the parameters of the constructor."""
     cls = typing.get_origin(tp) or tp
     try:
         hints = typing.get_type_hints(cls, localns=scope.local, include_extras=True)
-    except NameError:  # a class made by `exec` has no module; its names are the function's
-        names = {**scope.module, **scope.local}
-        hints = typing.get_type_hints(cls, localns=names, include_extras=True)
+    except Exception:  # then each is resolved by itself, so that an error names its field
+        hints = getattr(cls, "__annotations__", {})
     hints = {name: _substitute(hint, tp) for name, hint in hints.items()}
-    if hasattr(cls, "__required_keys__"):
-        return [Parameter(name, hint, _is_required(name, hint, cls), _NO_DEFAULT)
-                for name, hint in hints.items()]
-    return [field._replace(type=hints.get(field.name, field.type))
-            for field in _signature(cls, cls.__name__)]
+    if not hasattr(cls, "__required_keys__"):
+        fields = _signature(cls, cls.__name__)
+        return [field._replace(type=hints.get(field.name, field.type)) for field in fields]
+    known = {"typing.Required": True, "typing.NotRequired": False}  # lost if postponed
+    qualifiers = {name: _type_key(typing.get_origin(hint)) for name, hint in hints.items()}
+    return [Parameter(name, hint, known.get(qualifiers[name], name in cls.__required_keys__))
+            for name, hint in hints.items()]
 
 
-def _written_doc(thing: Any) -> str | None:
-    """The docstring someone wrote: not the "Point(x, y)" that dataclass and namedtuple make up."""
-    made_up = isinstance(thing, type) and (thing.__doc__ or "").startswith(f"{thing.__name__}(")
-    return None if made_up else thing.__doc__
+def _name_and_doc(fn: Any) -> tuple[str, str | None]:
+    """Name and docstring, but not the "Point(x, y)" that dataclass and namedtuple make up."""
+    if hasattr(fn, "__name__"):
+        made_up = isinstance(fn, type) and (fn.__doc__ or "").startswith(f"{fn.__name__}(")
+        return fn.__name__, None if made_up else fn.__doc__
+    if isinstance(fn, functools.partial):
+        return _name_and_doc(fn.func)
+    return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
 def _record_shape(tp: Any, scope: _Scope) -> Shape:
     import inspect
-
     cls = typing.get_origin(tp) or tp
-    doc = parse_docstring(_written_doc(cls))
+    name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
     module = {**scope.module, **vars(inspect.getmodule(cls) or types)}
-    inside = _Scope(module, {**scope.local, cls.__name__: cls}, outer=scope)
-    try:
-        fields = _record_fields(tp, inside)
-    except Exception as error:
-        raise SchemaError(f"类 {cls.__name__} 的{_reason(error)}") from error
-    fields = _with_shapes(fields, inside, owner=f"{cls.__name__} 的字段", texts=doc.params)
+    inside = _Scope(module, {**scope.local, name: cls}, outer=scope)
+    fields = _describe(
+        _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _Misfit(value, "object")
-        positional, keyword = _bind(fields, value)
+        positional, keyword = fields.bind(value)
         return cls(*positional, **keyword)
 
     text = {"description": doc.description} if doc.description else {}
-    return Shape({**_object_schema(fields), **text}, read)
+    return Shape({**fields.schema, **text}, read)
 
 
 @_form("record")
 def _record(tp: Any, scope: _Scope) -> Shape:
-    """A `$ref` always; the record itself is made once, so it may contain itself."""
-    new = tp not in scope.names
-    reference = scope.reference(tp, (typing.get_origin(tp) or tp).__name__)
-    if new:
-        scope.defs[scope.names[tp]] = _record_shape(tp, scope)
-    return reference
+    name = (typing.get_origin(tp) or tp).__name__
+    return scope.shared(tp, name, lambda: _record_shape(tp, scope), inline=False)
 
 
 # --- functions ---
 
-
 def _underlying(fn: Any) -> Any:
     """The function that was written, beneath partial, decorators, methods and callable objects."""
-    while True:
-        if isinstance(fn, functools.partial):
-            fn = fn.func
-        elif inner := getattr(fn, "__wrapped__", None) or getattr(fn, "__func__", None):
-            fn = inner
-        elif hasattr(fn, "__name__"):
-            return fn
-        else:
-            fn = type(fn).__call__
-
-
-def _name_and_doc(fn: Any) -> tuple[str, str | None]:
-    if isinstance(fn, functools.partial) and "__name__" not in vars(fn):
-        return _name_and_doc(fn.func)
-    if name := getattr(fn, "__name__", None):
-        return name, _written_doc(fn)
-    return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
+    if isinstance(fn, functools.partial):
+        return _underlying(fn.func)
+    if inner := getattr(fn, "__wrapped__", None) or getattr(fn, "__func__", None):
+        return _underlying(inner)
+    return fn if hasattr(fn, "__name__") else type(fn).__call__
 
 
 def _scope_of(fn: Any) -> _Scope:
     """Names for a function's postponed annotations: its module, closure and type parameters."""
     import inspect
-
     written, owner = _underlying(fn), getattr(fn, "__self__", None)
-    names = {k: v for k, v in vars(type(owner)).items() if isinstance(v, type)}
+    body = vars(owner if isinstance(owner, type) else type(owner))
+    names = {name: item for name, item in body.items() if isinstance(item, type)}
     free = getattr(getattr(written, "__code__", None), "co_freevars", ())
     for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
         with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
@@ -833,19 +763,6 @@ def _scope_of(fn: Any) -> _Scope:
     return _Scope(module, names)
 
 
-class Parameters(NamedTuple):
-    """What a function takes, read once: describes it to a model and binds the model's arguments."""
-
-    name: str
-    description: str
-    parameters: tuple[Parameter, ...]
-    schema: dict  # of the arguments, with `$defs`
-
-    def bind(self, values: dict) -> tuple[list, dict]:
-        """Positional and keyword arguments; see `call_arguments`."""
-        return _bind(self.parameters, values)
-
-
 def read_parameters(fn: Callable) -> Parameters:
     """Everything about a function that a tool needs. SchemaError names function and parameter."""
     if not callable(fn):
@@ -853,10 +770,9 @@ def read_parameters(fn: Callable) -> Parameters:
     name, written = _name_and_doc(fn)
     if name == "<lambda>":
         raise SchemaError("lambda 没有名字，不能做工具；请用 def 写成函数，给它起个名字")
-    doc, scope = parse_docstring(written), _scope_of(fn)
-    found = _signature(fn, name)
-    parameters = _with_shapes(found, scope, owner=f"函数 {name} 的参数", texts=doc.params)
-    return Parameters(name, doc.description, parameters, scope.schema(_object_schema(parameters)))
+    scope, found, doc = _scope_of(fn), _signature(fn, name), parse_docstring(written)
+    read = _describe(found, scope, name=name, owner=f"函数 {name} 的参数", doc=doc)
+    return read._replace(schema=scope.schema(read.schema))
 
 
 def function_to_schema(fn: Callable) -> dict:
@@ -865,8 +781,7 @@ def function_to_schema(fn: Callable) -> dict:
     Parameters without default are required; defaults appear if they are JSON. Raises SchemaError,
     naming function and parameter, for what cannot be expressed.
 
-    >>> def double(n: int = 1):
-    ...     "把一个整数乘以二。"
+    >>> def double(n: int = 1): ...
     >>> function_to_schema(double)["parameters"]["properties"]
     {'n': {'type': 'integer', 'default': 1}}
     """
@@ -894,25 +809,22 @@ def type_to_schema(tp: Any) -> dict:
     {'anyOf': [{'type': 'array', 'items': {'type': 'integer'}}, {'type': 'null'}]}
     """
     scope = _Scope({}, {})
-    try:
-        return scope.schema(scope.shape(tp).schema)
-    except Exception as error:
-        raise SchemaError(_reason(error)) from error
+    return scope.schema(scope.shape(tp).schema)
 
 
 def output_schema(fn: Callable) -> dict | None:
-    """An object schema if the function returns a TypedDict or dataclass, else None. Never raises."""
+    """An object schema if the function returns a TypedDict or dataclass, else None; no error."""
     import dataclasses
     import inspect
-
     try:
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
         cls = typing.get_origin(tp) or tp
-        schema = _record_shape(tp, scope).schema if _is_record(cls) else {}
-        if dataclasses.is_dataclass(cls):  # the schema lacks fields the constructor does not take
-            names = {field.name for field in dataclasses.fields(cls)}
-            return scope.schema(schema) if names == schema["properties"].keys() else None
-        return scope.schema(schema) if hasattr(cls, "__required_keys__") else None
+        is_dataclass = dataclasses.is_dataclass(cls)
+        if not (is_dataclass or hasattr(cls, "__required_keys__")):
+            return None
+        schema = _record_shape(tp, scope).schema
+        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else schema["properties"]
+        return scope.schema(schema) if set(names) == schema["properties"].keys() else None
     except Exception:  # a return type that cannot be described is no reason to refuse the tool
         return None

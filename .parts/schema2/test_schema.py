@@ -788,3 +788,48 @@ def test_schemas_can_be_made_without_importing_the_modules_of_scalars():
     where = pathlib.Path(product.__file__).parent
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=where, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text, description, params", [
+    ("\n    Do.\n\n        code: block\n        >>> more\n    ", "Do.\n\n    code: block\n    >>> more", {}),
+    ("\n    Args:\n        a: One\n    Do: it.\n", "Do: it.", {"a": "One"}),
+])  # fmt: skip
+def test_docstring_that_begins_on_the_second_line_keeps_its_indentation(text, description, params):
+    doc = parse_docstring(text)
+    assert (doc.description, doc.params) == (description, params)
+
+
+class Boxes:
+    class Mode(enum.Enum):
+        on = "on"
+
+    @classmethod
+    def of_class(cls, mode: "Mode"): ...  # noqa: F821
+
+
+def test_nested_class_of_the_owner_is_found_for_a_class_method():
+    assert properties(Boxes.of_class) == {"mode": {"type": "string", "enum": ["on"]}}
+
+
+@dataclasses.dataclass
+class WithConstant:
+    a: int
+    K: typing.ClassVar[int] = 3
+
+
+def gives_constant() -> WithConstant: ...
+
+
+def test_class_variables_do_not_hide_the_output_schema():
+    assert list(output_schema(gives_constant)["properties"]) == ["a"]
+
+
+def test_numbers_in_a_set_are_sorted_as_numbers():
+    assert plain({10, 9, 2.5}) == [2.5, 9, 10]
+
+
+def test_importing_the_file_does_not_import_inspect_or_dataclasses():
+    code = "import sys, w4d3_tools_mcp\nassert not {'inspect', 'dataclasses', 'ast'} & set(sys.modules)\n"
+    where = pathlib.Path(product.__file__).parent
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=where, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
