@@ -3,7 +3,8 @@
     python3 bench_router.py DATA [SET …]
 
 DATA holds SET.tools.jsonl ({"name", "description", "parameters"} a line) and SET.*.jsonl with
-requests ({"query", "right": [names]} a line). Rankers that are not installed are named and left out.
+requests ({"query", "right": [names]} a line). The others get name and description, as they are
+commonly used. Rankers that are not installed are named and left out.
 """
 
 import json
@@ -123,22 +124,23 @@ def available():
 
 def main(folder, *sets):
     rankers = list(available())
-    print(f"{'set':<9} {'tools':>5} {'asked':>5}  {'ranker':<12}", *(f"{c:>6}" for c in COLUMNS),
+    print(f"{'set':<15} {'tools':>5} {'asked':>5}  {'ranker':<12}", *(f"{c:>6}" for c in COLUMNS),
           f"{'build s':>8} {'ms each':>8}")
     means = {name: [] for name, _ in rankers}
     for name in sets or SETS:
-        tools = read_lines(pathlib.Path(folder, f"{name}.tools.jsonl"))
-        files = sorted(set(pathlib.Path(folder).glob(f"{name}.*.jsonl"))
-                       - {pathlib.Path(folder, f"{name}.tools.jsonl")})
-        requests = [row for file in files for row in read_lines(file)]
-        for label, ranker in rankers:
-            values, built, asked = run(ranker, tools, requests)
-            means[label].append(values)
-            print(f"{name:<9} {len(tools):>5} {len(requests):>5}  {label:<12}",
-                  *(f"{value:>6.3f}" for value in values), f"{built:>8.2f} {asked:>8.2f}", flush=True)
+        pool = pathlib.Path(folder, f"{name}.tools.jsonl")
+        tools = read_lines(pool)
+        for file in sorted(set(pathlib.Path(folder).glob(f"{name}.*.jsonl")) - {pool}):
+            requests = read_lines(file)
+            for label, ranker in rankers:
+                values, built, asked = run(ranker, tools, requests)
+                means[label].append(values)
+                print(f"{file.stem:<15} {len(tools):>5} {len(requests):>5}  {label:<12}",
+                      *(f"{value:>6.3f}" for value in values), f"{built:>8.2f} {asked:>8.2f}",
+                      flush=True)
     for label, rows in means.items():
-        print(f"{'mean':<9} {'':>5} {'':>5}  {label:<12}",
-              *(f"{sum(column) / len(column):>6.3f}" for column in zip(*rows)))
+        means_of_sets = (sum(column) / len(column) for column in zip(*rows))
+        print(f"{'mean':<27}  {label:<12}", *(f"{value:>6.3f}" for value in means_of_sets))
 
 
 if __name__ == "__main__":

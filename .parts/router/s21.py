@@ -76,9 +76,24 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
             raise UsageError(f"--tools：{place}：{error}") from error
 
 
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _show_progress(done: int, total: int) -> None:
+    if total > PROGRESS_STEP:  # fewer files take no time
+        _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+
+
+def user_notes(folder: str) -> NotesIndex:
+    """The notes of a folder of any size; a large one is indexed in the user's cache directory."""
+    cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
+    return LargeNotesIndex(folder, cache, progress=_show_progress)
+
+
 def chosen_tools(args) -> ToolRegistry:
     """The built-in tools and those of --tools, reading the notes of --notes."""
-    registry = built_in_tools(NotesIndex(args.notes) if args.notes else None)
+    registry = built_in_tools(user_notes(args.notes) if args.notes else None)
     for path in args.tools or ():
         add_user_tools(registry, path)
     return registry
@@ -367,10 +382,6 @@ def _lines(argv: list[str]) -> Iterator[str]:
         yield from short_help()
     else:
         yield from command.run(args, screen_style(sys.stdout))
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _run_command(argv: list[str]) -> int:

@@ -35,12 +35,13 @@ def _fold(text: str) -> str:
     return text.translate(TO_HALF_WIDTH) if re.search(FULL_WIDTH, text) else text
 
 
-def _split_word(word: str) -> list[str]:
+@functools.lru_cache(maxsize=2**14)  # a text has few words, often
+def _split_word(word: str) -> tuple[str, ...]:
     """A name in camelCase is itself and its parts: LoRA is looked up as lora, KVCache as cache."""
     if word.islower() or word.isupper() or not word.isascii():
-        return [word.lower()]
+        return (word.lower(),)
     parts = re.findall(HUMPS, word)
-    return [part.lower() for part in ([word, *parts] if len(parts) > 1 else parts)]
+    return tuple(part.lower() for part in ([word, *parts] if len(parts) > 1 else parts))
 
 
 def tokenize(text: str) -> list[str]:
@@ -64,6 +65,7 @@ SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), (
 
 
 @functools.lru_cache(4096)  # texts repeat their words
+@functools.lru_cache(maxsize=2**14)
 def stem(word: str) -> str:
     """An English word without its ending, so that caches, cached and caching meet in "cach"."""
     if not (word.isascii() and word.isalpha()) or word.endswith(("ss", "us", "is")):
@@ -78,8 +80,10 @@ def stem(word: str) -> str:
 
 def content_words(text: str) -> list[str]:
     """The words of a text that say what it is about, stemmed."""
-    words = (word for word in tokenize(text) if word not in STOP_WORDS)
-    return [stem(word) if word.isascii() else word for word in words]
+    return [
+        stem(word) if word.isascii() else word
+        for word in tokenize(text) if word not in STOP_WORDS
+    ]
 
 
 def query_words(text: str) -> list[str]:
@@ -376,9 +380,11 @@ def _address(text: str) -> str:
     {'week1day4§1.4'}
     """
     text = _fold(text).lower().strip()
-    text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
-    text = re.sub(CHINESE_DAY, r"week\1day\2", text)
-    text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
+    if "周" in text:
+        text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
+        text = re.sub(CHINESE_DAY, r"week\1day\2", text)
+    if "w" in text:
+        text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
     return re.sub(r"[^\w.§]+|§(?!\s*\d)", "", text)
 
 
@@ -392,8 +398,8 @@ CHARACTER_WEIGHT = 0.2
 OPENING_WEIGHT = 0.5
 
 
-def _characters(text: str) -> list[str]:
-    return re.findall(f"[{HAN}]", text)
+def _characters(text: str) -> str:
+    return re.sub(f"[^{HAN}]+", "", text)
 
 
 def _placed(notes: list[Note]) -> Iterator[tuple[Note, str, float]]:
@@ -455,7 +461,7 @@ class NotesIndex:
     def _ranking(self) -> BM25:
         return BM25([_weighted_words(*placed) for placed in _placed(self.sections)])
 
-    def _best(self, words: list[str], characters: list[str], top_k: int) -> list[tuple[Note, float]]:
+    def _best(self, words: list[str], characters: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
         """(section, score) of the sections that hold one of the words, best first."""
         ranking = self._ranking
         matched = set().union(*(ranking.postings.get(word, ()) for word in words))

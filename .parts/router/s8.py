@@ -101,7 +101,8 @@ class ToolRouter:
         ranked = self._ranking.search(terms, max(k, 0))
         scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
         kept = set(self._names if len(self.tools) <= k else keep)
-        more = [p for p, name in enumerate(self._names) if name in kept and p not in scores]
+        places = enumerate(self._names) if kept else ()
+        more = [p for p, name in places if name in kept and p not in scores]
         return [
             Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
             for p in (*scores, *more)
