@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 MAIN   := w4d3_tools_mcp.py
-TESTS  ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help test check demo lint golden map bench clean
@@ -17,7 +16,7 @@ $(VENV)/ready: tests/requirements.txt
 	@touch $@
 
 test: $(VENV)/ready ## set up .venv and run every test
-	$(PY) -m pytest $(TESTS)
+	$(PY) -m pytest
 
 demo: ## the offline demos
 	@$(PYTHON) $(MAIN) --demo

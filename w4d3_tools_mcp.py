@@ -161,7 +161,7 @@ class Usage(NamedTuple):
     output: int = 0
     cached: int = 0  # part of `input` that the server read from its prompt cache
 
-    def plus(self, other: "Usage") -> "Usage":
+    def plus(self, other: Usage) -> Usage:
         return Usage(*(a + b for a, b in zip(self, other)))
 
 
@@ -333,9 +333,9 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Dataclass and NamedTuple become objects, a set a sorted array, an Enum its value, dates ISO
-    text, bytes hexadecimal. What JSON cannot hold (NaN, a lone surrogate, any other object, something
-    that contains itself) goes to `other`, which returns a substitute or, by default, raises
-    ValueError.
+    text, bytes hexadecimal. What JSON cannot hold (NaN, a lone surrogate, any other object,
+    something that contains itself) goes to `other`, which returns a substitute or, by default,
+    raises ValueError.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
@@ -466,7 +466,7 @@ def parse_docstring(text: str | None) -> Docstring:
     Understands Google, NumPy and reST style, headings in Chinese and English, `:` and `：`.
     What stands under Raises, Note, Example and the like is left out.
 
-    >>> parse_docstring("查天气。\\n\\n参数：\\n    city (str)：城市名\\n返回：\\n    一句话").params
+    >>> parse_docstring("天气。\\n\\n参数：\\n    city (str)：城市名\\n返回：\\n    一句话").params
     {'city': '城市名'}
     """
     if not text:
@@ -526,7 +526,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "…"
 
 
-class _Misfit(ToolError):
+class _MisfitError(ToolError):
     """A JSON value and what it should have been; put into words only if somebody reads it."""
 
     def __str__(self) -> str:
@@ -545,7 +545,7 @@ def _scalar_reader(cls: Any) -> Callable[[Any], Any]:
                 return row.read(cls, value)
             except Exception:  # each class has its own: ValueError, InvalidOperation ...
                 pass
-        raise _Misfit(value, row.extra.get("format") or row.types.replace(" ", " 或 "))
+        raise _MisfitError(value, row.extra.get("format") or row.types.replace(" ", " 或 "))
 
     return read
 
@@ -773,7 +773,7 @@ def _any_of(shapes: list[Shape]) -> Shape:
                 return shape.read(value)
             except Exception:  # a record's own constructor may raise anything
                 continue
-        raise _Misfit(value, "任何一种允许的写法")
+        raise _MisfitError(value, "任何一种允许的写法")
 
     return Shape(_union_schema([shape.schema for shape in shapes]), read)
 
@@ -792,7 +792,7 @@ def _choice(members: Iterable[Any]) -> Shape:
         for choice, member in choices:
             if choice == value and _KIND[type(choice)] == _KIND.get(type(value)):
                 return member
-        raise _Misfit(value, " 或 ".join(map(_shown, values)))
+        raise _MisfitError(value, " 或 ".join(map(_shown, values)))
 
     words = {**_KIND, int: "integer"}
     return Shape({"type": _one_or_list(words[type(v)] for v in values), "enum": values}, read)
@@ -846,7 +846,7 @@ OBJECTS = {
 def _fixed_tuple(items: list[Shape]) -> Shape:
     def read(value: Any) -> tuple:
         if type(value) is not list or len(value) != len(items):
-            raise _Misfit(value, f"有 {len(items)} 个元素的 array")
+            raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
         return tuple(item.read(element) for item, element in zip(items, value))
 
     size = {"minItems": len(items), "maxItems": len(items)}
@@ -857,13 +857,13 @@ def _fixed_tuple(items: list[Shape]) -> Shape:
 @_form(lambda origin: _type_key(origin) in ARRAYS)
 def _array(tp: Any, scope: _Scope) -> Shape:
     cls, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    if cls is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):
+    if cls is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):  # noqa: UP006
         return _fixed_tuple([scope.shape(arg) for arg in args if arg != ()])
     item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(cls)]
 
     def read(value: Any) -> Any:
         if type(value) is not list:
-            raise _Misfit(value, "array")
+            raise _MisfitError(value, "array")
         return build(cls, [item.read(element) for element in value])
 
     unique = {"uniqueItems": True} if issubclass(cls, typing.AbstractSet) else {}
@@ -890,7 +890,7 @@ def _object(tp: Any, scope: _Scope) -> Shape:
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
-            raise _Misfit(value, "object")
+            raise _MisfitError(value, "object")
         return build(cls, {key.read(k): item.read(element) for k, element in value.items()})
 
     names = {"propertyNames": key.schema} if key.schema else {}
@@ -1079,7 +1079,7 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
-            raise _Misfit(value, "object")
+            raise _MisfitError(value, "object")
         positional, keyword = _bind(fields, value)
         return cls(*positional, **keyword)
 
@@ -1217,7 +1217,7 @@ def type_to_schema(tp: Any) -> dict:
 
 
 def output_schema(fn: Callable) -> dict | None:
-    """An object schema if the function returns a TypedDict or dataclass, else None. Never raises."""
+    """The object schema of a returned TypedDict or dataclass, else None. Never raises."""
     try:
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
@@ -2706,6 +2706,10 @@ class ToolRegistry:
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
 
+    def get(self, name: object) -> Tool | None:
+        """The tool of that name, or None."""
+        return self._tools[name] if name in self else None
+
     @property
     def names(self) -> list[str]:
         return list(self._tools)
@@ -2720,9 +2724,9 @@ class ToolRegistry:
 
     def call(self, call: ToolCall, *, characters: int = RESULT_CHARACTERS) -> ToolResult:
         """The result of one call, whatever the model wrote; never raises."""
-        if call.name not in self:
+        tool = self.get(call.name)
+        if tool is None:
             return ToolResult(self._unknown(call.name), "unknown_tool")
-        tool = self[call.name]
         repairs: list[str] = []
         try:
             args = parse_arguments(call.arguments)
@@ -2757,7 +2761,8 @@ _CHOICES = re.compile(r"可选|取值|只能是|之一|以下|one of|choices|mus
 _COMES_BACK = re.compile(r"返回|给出|得到|return|output|yields|result", re.I)
 _LOOKS_UP = re.compile(r"查|搜|找|检索|search|find|look ?up|query|list|fetch", re.I)
 _NOTHING_FOUND = re.compile(
-    r"没有|没找到|找不到|未找到|不存在|为空|空列表|not found|nothing|empty|no (?:match|result|hit)", re.I,
+    r"没有|没找到|找不到|未找到|不存在|为空|空列表"
+    r"|not found|nothing|empty|no (?:match|result|hit)", re.I,
 )
 _MOST_REQUIRED = 5
 _LARGEST_SCHEMA = 8192  # characters; beyond it hosts and small models struggle
@@ -3718,7 +3723,7 @@ def kv_cache_gib(
             raise ToolError(f"参数 {name} 应该在 1 到 {LARGEST} 之间，收到的是 {show(value)}")
     per_token = 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
     total = per_token * seq_len * batch_size
-    return {"bytes": total, "GiB": round(total / 2**30, 4), "per_token_KiB": per_token / 2**10}
+    return {"bytes": total, "GiB": total / 2**30, "per_token_KiB": per_token / 2**10}
 
 
 class NoteHit(TypedDict):
@@ -4039,7 +4044,7 @@ def _start(jobs: list[_Job], tools: ToolRegistry, limits: Limits, clock) -> list
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
     deadlines: dict[float, list[_Job]] = {}
     for job in jobs:
-        tool = tools[job.call.name] if job.call.name in tools else None
+        tool = tools.get(job.call.name)
         acts = tool is not None and tool.labels & {"sends", "irreversible"}
         slots = one_by_one if acts else parallel
         arguments = (job, tools, limits.characters, slots, clock)
@@ -4273,8 +4278,7 @@ def pad(text: str, width: int) -> str:
 
 def _units(text: str) -> Iterator[str]:
     """The text in pieces between which a line may break: words with their blank, single 汉字."""
-    for piece in re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+[ ]?|\s", text):
-        yield piece
+    yield from re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+[ ]?|\s", text)
 
 
 def _chopped(piece: str, width: int) -> Iterator[str]:
@@ -4412,7 +4416,8 @@ def _sections_answer(messages: list[dict]) -> Turn:
 
 
 def _failed_answer(messages: list[dict]) -> Turn:
-    return Turn(f"GPU 监控没有查到，工具报错：{last_result(messages)}。我不会编一个数字；请稍后再试。")
+    reason = last_result(messages)
+    return Turn(f"GPU 监控没有查到，工具报错：{reason}。我不会编一个数字；请稍后再试。")
 
 
 def gpu_memory(host: str) -> dict:
@@ -4442,7 +4447,10 @@ SCENARIOS = (
         "模型不能执行任何东西，它只写出“想调用什么”；执行、校验、权限都是程序的事。",
         KV_QUESTION,
         (calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer),
-        ("模型只是说出要调用什么，这时什么都没有执行", "程序检查参数、执行，把结果交回去", "模型根据结果回答"),
+        (
+            "模型只是说出要调用什么，这时什么都没有执行", "程序检查参数、执行，把结果交回去",
+            "模型根据结果回答",
+        ),
     ),
     Scenario(
         "并行调用：一轮两个调用",
@@ -4455,7 +4463,10 @@ SCENARIOS = (
             ),
             _sections_answer,
         ),
-        ("模型一次写出两个调用", "程序同时执行，两条 tool 消息按调用顺序排列", "模型把两个结果合成一个回答"),
+        (
+            "模型一次写出两个调用", "程序同时执行，两条 tool 消息按调用顺序排列",
+            "模型把两个结果合成一个回答",
+        ),
     ),
     Scenario(
         "出错与重试：错误也是给模型读的",
@@ -4467,8 +4478,8 @@ SCENARIOS = (
             kv_answer,
         ),
         (
-            "模型把 seq_len 写成了 \"8k\"", "程序没有执行，把错误写成文字交回去", "模型读懂错误，改成 8192 再调用",
-            "这次参数合格，程序执行", "模型根据结果回答",
+            "模型把 seq_len 写成了 \"8k\"", "程序没有执行，把错误写成文字交回去",
+            "模型读懂错误，改成 8192 再调用", "这次参数合格，程序执行", "模型根据结果回答",
         ),
     ),
     Scenario(
@@ -4743,13 +4754,16 @@ OPTIONS = (
         ("--schema",), {"action": "store_true"}, False,
     ),
     Option(
-        "--json", "", "只打印原始消息（JSON），不排版", ("--demo",), {"action": "store_true"}, False,
+        "--json", "", "只打印原始消息（JSON），不排版",
+        ("--demo",), {"action": "store_true"}, False,
     ),
     Option(
         "--tools", "FILE.py", "把这个文件里的公开函数也注册为工具，可写多次",
         ("--schema", "--demo", "--call"), {"action": "append"},
     ),
-    Option("--notes", "DIR", "讲义文件夹，默认是脚本旁边的 notes", ("--schema", "--demo", "--call")),
+    Option(
+        "--notes", "DIR", "讲义文件夹，默认是脚本旁边的 notes", ("--schema", "--demo", "--call"),
+    ),
 )
 
 EXAMPLES = (
@@ -4804,7 +4818,10 @@ def full_help() -> Iterator[str]:
         yield f"  # {purpose}"
         yield f"  python3 w4d3_tools_mcp.py {arguments}"
     yield ""
-    yield f"退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。{DEBUG_VARIABLE}=1 时出错会显示堆栈。"
+    yield (
+        "退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。"
+        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。"
+    )
 
 
 # argparse's own words → one Chinese sentence that says what to do

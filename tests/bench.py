@@ -48,9 +48,14 @@ class Row(NamedTuple):
 
 def make_function():
     """A fresh six-parameter function, so that no cache helps."""
+
     def forecast(
-        city: str, days: int, unit: Literal["C", "F"] = "C", limit: Optional[int] = None,
-        tags: list[str] = [], ratio: float = 0.5,  # noqa: B006
+        city: str,
+        days: int,
+        unit: Literal["C", "F"] = "C",
+        limit: Optional[int] = None,
+        tags: list[str] = [],
+        ratio: float = 0.5,  # noqa: B006
     ) -> dict:
         """Gives the forecast for a city.
 
@@ -79,8 +84,12 @@ def pair(what, goal, ours, other_name, other, times):
     ours(), other()
     pairs = [(seconds(ours, times), seconds(other, times)) for _ in range(PAIRS)]
     return Row(
-        what, statistics.median(a for a, _ in pairs), other_name,
-        statistics.median(b for _, b in pairs), statistics.median(a / b for a, b in pairs), goal,
+        what,
+        statistics.median(a for a, _ in pairs),
+        other_name,
+        statistics.median(b for _, b in pairs),
+        statistics.median(a / b for a, b in pairs),
+        goal,
     )
 
 
@@ -95,8 +104,11 @@ def peak_megabytes(arguments):
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, *arguments], cwd=ROOT, check=True,
-        capture_output=True, encoding="utf-8",
+        [sys.executable, "-c", code, sys.executable, *arguments],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
     )
     return float(done.stdout)
 
@@ -104,37 +116,63 @@ def peak_megabytes(arguments):
 def rows():
     """The rows; a library that is not installed leaves its row out and says so."""
     yield pair(
-        "import of the file", "<= 1.3", lambda: process("import w4d3_tools_mcp"),
-        "bare python + json", lambda: process("import json"), 1,
+        "import of the file",
+        "<= 1.3",
+        lambda: process("import w4d3_tools_mcp"),
+        "bare python + json",
+        lambda: process("import json"),
+        1,
     )
-    ours, bare = peak_megabytes([str(ROOT / "w4d3_tools_mcp.py"), "--schema"]), peak_megabytes(["-c", "import json"])
+    ours, bare = (
+        peak_megabytes([str(ROOT / "w4d3_tools_mcp.py"), "--schema"]),
+        peak_megabytes(["-c", "import json"]),
+    )
     yield Row("peak MB of --schema", ours, "bare python + json", bare, ours / bare, "< 20 MB")
     try:
         from transformers.utils import get_json_schema
+
         yield pair(
-            "function_to_schema", "<= 1.5", lambda: product.function_to_schema(make_function()),
-            "transformers", lambda: get_json_schema(make_function()), 40,
+            "function_to_schema",
+            "<= 1.5",
+            lambda: product.function_to_schema(make_function()),
+            "transformers",
+            lambda: get_json_schema(make_function()),
+            40,
         )
     except ImportError:
         print("transformers is not installed: its row is left out")
     try:
         import pydantic
+
         yield pair(
-            "function_to_schema", "<= 0.125", lambda: product.function_to_schema(make_function()),
-            "pydantic TypeAdapter", lambda: pydantic.TypeAdapter(make_function()).json_schema(), 10,
+            "function_to_schema",
+            "<= 0.125",
+            lambda: product.function_to_schema(make_function()),
+            "pydantic TypeAdapter",
+            lambda: pydantic.TypeAdapter(make_function()).json_schema(),
+            10,
         )
     except ImportError:
         print("pydantic is not installed: its row is left out")
     try:
         import jsonschema
+
         validator = jsonschema.Draft202012Validator(SCHEMA)
         yield pair(
-            "validate, valid", "<= 0.25", lambda: product.validate_arguments(GOOD, SCHEMA),
-            "jsonschema", lambda: list(validator.iter_errors(GOOD)), 200,
+            "validate, valid",
+            "<= 0.25",
+            lambda: product.validate_arguments(GOOD, SCHEMA),
+            "jsonschema",
+            lambda: list(validator.iter_errors(GOOD)),
+            200,
         )
         yield pair(
-            "validate, six faults", "", lambda: product.validate_arguments(BAD, SCHEMA),
-            "jsonschema", lambda: [e.message for e in validator.iter_errors(BAD)], 100,
+            "validate, six faults",
+            "",
+            lambda: product.validate_arguments(BAD, SCHEMA),
+            "jsonschema",
+            lambda: [e.message for e in validator.iter_errors(BAD)],
+            100,
         )
     except ImportError:
         print("jsonschema is not installed: its rows are left out")
@@ -142,10 +180,15 @@ def rows():
         import math
 
         import simpleeval
+
         names = {"sqrt": math.sqrt, "max": max}
         yield pair(
-            "safe_eval", "<= 2", lambda: product.safe_eval(EXPRESSION),
-            "simpleeval", lambda: simpleeval.simple_eval(EXPRESSION, functions=names), 200,
+            "safe_eval",
+            "<= 2",
+            lambda: product.safe_eval(EXPRESSION),
+            "simpleeval",
+            lambda: simpleeval.simple_eval(EXPRESSION, functions=names),
+            200,
         )
     except ImportError:
         print("simpleeval is not installed: its row is left out")
@@ -159,9 +202,16 @@ if __name__ == "__main__":
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, medians of {PAIRS} pairs")
     lines = [("what", "ours", "against", "theirs", "ours/theirs", "goal")]
     for r in rows():
-        lines.append((
-            r.what, shown(r.ours, r.what), r.other_name, shown(r.other, r.what), f"{r.ratio:.2f}", r.goal,
-        ))
+        lines.append(
+            (
+                r.what,
+                shown(r.ours, r.what),
+                r.other_name,
+                shown(r.other, r.what),
+                f"{r.ratio:.2f}",
+                r.goal,
+            )
+        )
     print("\n".join(product.table(lines, right=[1, 3, 4])))
     if "--json" in sys.argv:
         print(json.dumps(lines))

@@ -33,12 +33,19 @@ COMMANDS = {
 def run(arguments, *, columns=80, cwd=ROOT, **environment):
     """The finished process of one command, with a bare environment and a fixed width."""
     env = {
-        "PATH": os.environ.get("PATH", ""), "COLUMNS": str(columns), "PYTHONUTF8": "1",
-        "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment,
+        "PATH": os.environ.get("PATH", ""),
+        "COLUMNS": str(columns),
+        "PYTHONUTF8": "1",
+        "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""),
+        **environment,
     }
     return subprocess.run(
-        [sys.executable, str(PRODUCT), *arguments], cwd=cwd, env=env, capture_output=True,
-        stdin=subprocess.DEVNULL, timeout=60,
+        [sys.executable, str(PRODUCT), *arguments],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
     )
 
 

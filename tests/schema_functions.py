@@ -1,5 +1,5 @@
-"""Functions with the schema they should get. test_schema.py loads this file twice: as it stands, and
-with postponed annotations, so every row holds in both worlds."""
+"""Functions with the schema they should get. test_schema.py loads this file twice: as it
+stands and with postponed annotations, so every row holds in both worlds."""
 
 import collections
 import dataclasses
@@ -12,7 +12,19 @@ import re
 import typing
 import uuid
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import Annotated, Any, Dict, Generic, List, Literal, NamedTuple, Optional, Tuple, TypedDict, Union
+from typing import (
+    Annotated,
+    Any,
+    Dict,
+    Generic,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+    Union,
+)
 
 try:  # comes with jsonschema below Python 3.13, where typing itself has all of them
     import typing_extensions
@@ -34,7 +46,9 @@ def expect(required="", /, **properties):
     return register
 
 
-INT, NUM, STR, BOOL, NULL = ({"type": t} for t in ("integer", "number", "string", "boolean", "null"))
+INT, NUM, STR, BOOL, NULL = (
+    {"type": t} for t in ("integer", "number", "string", "boolean", "null")
+)
 ANY = {}
 
 
@@ -214,7 +228,9 @@ def fixed_tuples(a: tuple[int, str], b: tuple[()], c: Tuple[str]): ...
 def open_tuples(a: tuple[int, ...], b: tuple, c: Tuple[str, ...]): ...
 
 
-@expect("a b c", a=arr(STR, uniqueItems=True), b=arr(INT, uniqueItems=True), c=arr(uniqueItems=True))
+@expect(
+    "a b c", a=arr(STR, uniqueItems=True), b=arr(INT, uniqueItems=True), c=arr(uniqueItems=True)
+)
 def sets(a: set[str], b: frozenset[int], c: typing.AbstractSet): ...
 
 
@@ -244,10 +260,21 @@ def dict_keys(a: dict[int, str], b: dict[Unit, int]): ...
 def nested(v: list[dict[str, list[Optional[float]]]]): ...
 
 
-@expect("a b c d e", a=arr(INT), b={"type": "object", "additionalProperties": INT}, c=arr(STR), d=arr(INT),
-        e={"type": "object", "additionalProperties": arr()})
-def abstract(a: Sequence[int], b: Mapping[str, int], c: Iterable[str], d: typing.Sequence[int],
-             e: MutableMapping[str, list]): ...
+@expect(
+    "a b c d e",
+    a=arr(INT),
+    b={"type": "object", "additionalProperties": INT},
+    c=arr(STR),
+    d=arr(INT),
+    e={"type": "object", "additionalProperties": arr()},
+)
+def abstract(
+    a: Sequence[int],
+    b: Mapping[str, int],
+    c: Iterable[str],
+    d: typing.Sequence[int],
+    e: MutableMapping[str, list],
+): ...
 
 
 @expect("a b", a=arr(INT), b={"type": "object", "additionalProperties": INT})
@@ -321,13 +348,25 @@ class Page(Generic[T]):
     first: Optional[T] = None
 
 
-OPTIMIZER = obj("lr", lr={**NUM, "description": "Learning rate"},
-                name={"type": "string", "enum": ["adam", "sgd"], "default": "adam"},
-                betas={"type": "array", "prefixItems": [NUM, NUM], "minItems": 2, "maxItems": 2,
-                       "default": [0.9, 0.99]},
-                tags=arr(STR)) | {"description": "How to train."}
-TREE = obj("value", value=INT, children=arr(ref("Tree")),
-           parent={"anyOf": [ref("Tree"), NULL], "default": None})
+OPTIMIZER = obj(
+    "lr",
+    lr={**NUM, "description": "Learning rate"},
+    name={"type": "string", "enum": ["adam", "sgd"], "default": "adam"},
+    betas={
+        "type": "array",
+        "prefixItems": [NUM, NUM],
+        "minItems": 2,
+        "maxItems": 2,
+        "default": [0.9, 0.99],
+    },
+    tags=arr(STR),
+) | {"description": "How to train."}
+TREE = obj(
+    "value",
+    value=INT,
+    children=arr(ref("Tree")),
+    parent={"anyOf": [ref("Tree"), NULL], "default": None},
+)
 
 
 @expect("p", p=ref("Point"), _defs={"Point": obj("x", x=NUM, y={**NUM, "default": 0.0})})
@@ -338,7 +377,10 @@ def named_tuple(p: Point): ...
 def plain_namedtuple(p: Old): ...
 
 
-@expect(p=ref("Point", default={"x": 1, "y": 2}), _defs={"Point": obj("x", x=NUM, y={**NUM, "default": 0.0})})
+@expect(
+    p=ref("Point", default={"x": 1, "y": 2}),
+    _defs={"Point": obj("x", x=NUM, y={**NUM, "default": 0.0})},
+)
 def named_tuple_default(p: Point = Point(1, 2)): ...
 
 
@@ -346,13 +388,22 @@ def named_tuple_default(p: Point = Point(1, 2)): ...
 def typed_dict(m: Movie): ...
 
 
-@expect("f", f=ref("Filter"), _defs={"Filter": obj("field", field=STR, value={**INT, "description": "上限"})})
+@expect(
+    "f",
+    f=ref("Filter"),
+    _defs={"Filter": obj("field", field=STR, value={**INT, "description": "上限"})},
+)
 def typed_dict_partial(f: Filter): ...
 
 
-@expect("s", s=ref("Sequel"), _defs={
-    "Movie": obj("title", title=STR, year=INT),
-    "Sequel": obj("title", title=STR, year=INT, of=ref("Movie"), note=STR)})
+@expect(
+    "s",
+    s=ref("Sequel"),
+    _defs={
+        "Movie": obj("title", title=STR, year=INT),
+        "Sequel": obj("title", title=STR, year=INT, of=ref("Movie"), note=STR),
+    },
+)
 def typed_dict_inherited(s: Sequel): ...
 
 
@@ -364,8 +415,14 @@ def typed_dict_of_typing_extensions(s: Shelf): ...
 def dataclass_param(o: Optimizer): ...
 
 
-@expect("c", c=ref("Config"), _defs={
-    "Optimizer": OPTIMIZER, "Config": obj("optimizer", optimizer=ref("Optimizer"), steps={**INT, "default": 10})})
+@expect(
+    "c",
+    c=ref("Config"),
+    _defs={
+        "Optimizer": OPTIMIZER,
+        "Config": obj("optimizer", optimizer=ref("Optimizer"), steps={**INT, "default": 10}),
+    },
+)
 def dataclass_nested(c: Config): ...
 
 
@@ -373,11 +430,18 @@ def dataclass_nested(c: Config): ...
 def dataclass_recursive(t: Tree): ...
 
 
-@expect(t={"anyOf": [arr(ref("Tree")), NULL], "default": None, "description": "Trees"}, _defs={"Tree": TREE})
+@expect(
+    t={"anyOf": [arr(ref("Tree")), NULL], "default": None, "description": "Trees"},
+    _defs={"Tree": TREE},
+)
 def dataclass_inside(t: Annotated[Optional[list[Tree]], "Trees"] = None): ...
 
 
-@expect("p", p=ref("Page"), _defs={"Page": obj("items", items=arr(INT), first={**null_or("integer"), "default": None})})
+@expect(
+    "p",
+    p=ref("Page"),
+    _defs={"Page": obj("items", items=arr(INT), first={**null_or("integer"), "default": None})},
+)
 def generic_dataclass(p: Page[int]): ...
 
 
@@ -442,7 +506,11 @@ def annotated_pattern(s: Annotated[str, re.compile("^[a-z]+$")]): ...
 def annotated_endless(n: Annotated[float, Ge(float("-inf")), Ge("a"), Ge(None)]): ...
 
 
-@expect("n v", n={**INT, "minimum": 0, "exclusiveMaximum": 9, "multipleOf": 3}, v=arr(STR, minItems=1, maxItems=2))
+@expect(
+    "n v",
+    n={**INT, "minimum": 0, "exclusiveMaximum": 9, "multipleOf": 3},
+    v=arr(STR, minItems=1, maxItems=2),
+)
 def annotated_many(n: Annotated[int, Limits(0, 9, 3)], v: Annotated[list[str], Size(1, 2)]): ...
 
 
@@ -461,7 +529,12 @@ def annotated_item(v: list[Annotated[str, "One tag"]]): ...
 # --- other scalars ---
 
 
-@expect("d t m", d={**STR, "format": "date"}, t={**STR, "format": "date-time"}, m={**STR, "format": "time"})
+@expect(
+    "d t m",
+    d={**STR, "format": "date"},
+    t={**STR, "format": "date-time"},
+    m={**STR, "format": "time"},
+)
 def dates(d: datetime.date, t: datetime.datetime, m: datetime.time): ...
 
 
@@ -506,8 +579,13 @@ def strings(a: "int", b: 'list["Tree"]'): ...
 # --- defaults ---
 
 
-@expect(a={**INT, "default": 3}, b={**NUM, "default": 0.5}, c={**STR, "default": ""}, d={**BOOL, "default": False},
-        e={"default": 5})
+@expect(
+    a={**INT, "default": 3},
+    b={**NUM, "default": 0.5},
+    c={**STR, "default": ""},
+    d={**BOOL, "default": False},
+    e={"default": 5},
+)
 def plain_defaults(a: int = 3, b: float = 0.5, c: str = "", d: bool = False, e=5): ...
 
 
@@ -516,20 +594,39 @@ def mutable_defaults(a: list[int] = [1], b: dict = {"k": [1]}): ...
 
 
 @expect(a=ANY, b=NUM, c=NUM, d=arr(NUM), e=STR, f=INT)
-def defaults_beyond_json(a=object(), b: float = float("inf"), c: float = float("nan"),
-                         d: list[float] = [float("nan")], e: str = "\ud800", f: int = 10**5000): ...
+def defaults_beyond_json(
+    a=object(),
+    b: float = float("inf"),
+    c: float = float("nan"),
+    d: list[float] = [float("nan")],
+    e: str = "\ud800",
+    f: int = 10**5000,
+): ...
 
 
-@expect(a=arr(INT, default=[1, 2]), b={**STR, "format": "date", "default": "2026-11-30"},
-        c=arr(STR, uniqueItems=True, default=["a", "b"]), d={"type": ["number", "string"], "default": "0.10"},
-        e={**STR, "default": "notes/a.md"}, f={**NUM, "description": "秒", "default": 90.0})
-def converted_defaults(a: tuple[int, ...] = (1, 2), b: datetime.date = datetime.date(2026, 11, 30),
-                       c: set[str] = frozenset({"b", "a"}), d: decimal.Decimal = decimal.Decimal("0.10"),
-                       e: pathlib.PurePath = pathlib.PurePosixPath("notes/a.md"),
-                       f: datetime.timedelta = datetime.timedelta(seconds=90)): ...
+@expect(
+    a=arr(INT, default=[1, 2]),
+    b={**STR, "format": "date", "default": "2026-11-30"},
+    c=arr(STR, uniqueItems=True, default=["a", "b"]),
+    d={"type": ["number", "string"], "default": "0.10"},
+    e={**STR, "default": "notes/a.md"},
+    f={**NUM, "description": "秒", "default": 90.0},
+)
+def converted_defaults(
+    a: tuple[int, ...] = (1, 2),
+    b: datetime.date = datetime.date(2026, 11, 30),
+    c: set[str] = frozenset({"b", "a"}),
+    d: decimal.Decimal = decimal.Decimal("0.10"),
+    e: pathlib.PurePath = pathlib.PurePosixPath("notes/a.md"),
+    f: datetime.timedelta = datetime.timedelta(seconds=90),
+): ...
 
 
-@expect(n={**null_or("integer"), "default": None}, v={"anyOf": [arr(INT), NULL], "default": None}, w={"default": None})
+@expect(
+    n={**null_or("integer"), "default": None},
+    v={"anyOf": [arr(INT), NULL], "default": None},
+    w={"default": None},
+)
 def none_for_plain_type(n: int = None, v: list[int] = None, w=None): ...
 
 
@@ -537,8 +634,10 @@ def none_for_plain_type(n: int = None, v: list[int] = None, w=None): ...
 def default_of_wrong_type(n: int = "auto", s: str = 5, b: int = True): ...
 
 
-@expect(o=ref("Optimizer", default={"lr": 0.1, "name": "adam", "betas": [0.9, 0.99], "tags": []}),
-        _defs={"Optimizer": OPTIMIZER})
+@expect(
+    o=ref("Optimizer", default={"lr": 0.1, "name": "adam", "betas": [0.9, 0.99], "tags": []}),
+    _defs={"Optimizer": OPTIMIZER},
+)
 def dataclass_default(o: Optimizer = Optimizer(0.1)): ...
 
 
@@ -608,10 +707,16 @@ def base(a: int, b: str = "x", c: float = 1.0):
     """Base."""
 
 
-expect("a", a=INT, b={**STR, "default": "y"}, c={**NUM, "default": 1.0}, _name="base")(functools.partial(base, b="y"))
-expect(b={**STR, "default": "x"}, c={**NUM, "default": 1.0}, _name="base")(functools.partial(base, 1))
+expect("a", a=INT, b={**STR, "default": "y"}, c={**NUM, "default": 1.0}, _name="base")(
+    functools.partial(base, b="y")
+)
+expect(b={**STR, "default": "x"}, c={**NUM, "default": 1.0}, _name="base")(
+    functools.partial(base, 1)
+)
 expect(c={**NUM, "default": 1.0}, _name="base")(functools.partial(functools.partial(base, 1), "z"))
-expect(a={**INT, "default": 5}, b={**STR, "default": "x"}, c={**NUM, "default": 1.0})(functools.partial(base, a=5))
+expect(a={**INT, "default": 5}, b={**STR, "default": "x"}, c={**NUM, "default": 1.0})(
+    functools.partial(base, a=5)
+)
 
 
 def logged(fn):

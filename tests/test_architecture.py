@@ -5,8 +5,8 @@ import json
 import re
 import statistics
 import subprocess
-import sys
 import symtable
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,18 @@ TREE = ast.parse(SOURCE)
 HEADING = re.compile(r"^# § (\d+)  (.+?)      (.+)$", re.M)
 PURE_WORDS = frozenset("print open sys os time urllib subprocess socket threading".split())
 HEAVY = (
-    "urllib.request", "http.client", "http.server", "subprocess", "concurrent.futures", "difflib",
-    "sqlite3", "asyncio", "argparse",
+    "urllib.request",
+    "http.client",
+    "http.server",
+    "subprocess",
+    "concurrent.futures",
+    "difflib",
+    "sqlite3",
+    "asyncio",
+    "argparse",
 )
+# The design asks for 3,800 lines. Sections 2 and 3 are longer than planned for the cases they
+# cover; shorter forms of both are at hand, and this comes down when they are joined.
 LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 60, 12, 5000
 
 
@@ -57,7 +66,10 @@ def test_map_in_the_docstring_is_the_headings():
 
 
 def names_read_at_definition(node):
-    """Global names that a top-level statement reads, from symtable so that locals do not count."""
+    """Global names that a top-level statement reads, from symtable so that locals do not count.
+
+    From 3.12 on the variables of comprehensions stand in the module's own table, as assigned.
+    """
     table = symtable.symtable(ast.unparse(node), "part", "exec")
     found, waiting = set(), [table]
     while waiting:
@@ -65,8 +77,9 @@ def names_read_at_definition(node):
         waiting += scope.get_children()
         top = scope.get_type() == "module"
         found |= {
-            symbol.get_name() for symbol in scope.get_symbols()
-            if symbol.is_referenced() and (top or symbol.is_global())
+            symbol.get_name()
+            for symbol in scope.get_symbols()
+            if symbol.is_referenced() and (not symbol.is_assigned() if top else symbol.is_global())
         }
     return found
 
@@ -75,8 +88,11 @@ def defined_names(node):
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
-        case ast.Assign() | ast.AnnAssign() | ast.For() | ast.With():
-            return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        case ast.Assign(targets=targets):
+            names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+            return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
         case ast.Import() | ast.ImportFrom():
             return {(a.asname or a.name).split(".")[0] for a in node.names}
     return set()
@@ -102,8 +118,12 @@ def test_pure_sections_name_nothing_of_the_outside():
         if isinstance(node, (ast.Name, ast.Attribute)):
             word = node.id if isinstance(node, ast.Name) else None
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-            word = next((n.split(".")[0] for n in names if n and n.split(".")[0] in PURE_WORDS), None)
+            names = (
+                [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            )
+            word = next(
+                (n.split(".")[0] for n in names if n and n.split(".")[0] in PURE_WORDS), None
+            )
         else:
             continue
         section = section_of(node.lineno)
@@ -116,7 +136,9 @@ def test_sections_use_only_what_their_heading_says():
     """`uses §1, §3` in a heading names every section whose names are read there."""
     owner = {
         name: section_of(node.lineno)[0]
-        for node in TREE.body if section_of(node.lineno) for name in defined_names(node)
+        for node in TREE.body
+        if section_of(node.lineno)
+        for name in defined_names(node)
     }
     wrong = set()
     for node in TREE.body:
@@ -127,7 +149,8 @@ def test_sections_use_only_what_their_heading_says():
         for first, last in re.findall(r"§(\d+)(?:–§(\d+))?", section[2]):
             allowed |= set(range(int(first), int(last or first) + 1))
         wrong |= {
-            (f"§{section[0]}", name, f"§{owner[name]}") for name in names_read_at_definition(node)
+            (f"§{section[0]}", name, f"§{owner[name]}")
+            for name in names_read_at_definition(node)
             if owner.get(name) and owner[name] not in allowed
         }
     assert sorted(wrong) == []
@@ -136,7 +159,11 @@ def test_sections_use_only_what_their_heading_says():
 def test_import_prints_nothing_and_loads_nothing_heavy():
     code = "import sys, json, w4d3_tools_mcp; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     )
     assert run.stderr == ""
     assert set(json.loads(run.stdout)) & set(HEAVY) == set()
@@ -145,11 +172,16 @@ def test_import_prints_nothing_and_loads_nothing_heavy():
 def test_import_needs_the_standard_library_only():
     imported = {
         name.split(".")[0]
-        for node in ast.walk(TREE) if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+        for node in ast.walk(TREE)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+        )
         if name
     }
-    assert imported - set(sys.stdlib_module_names) - {"__future__", "transformers", "torch"} == set()
+    assert (
+        imported - set(sys.stdlib_module_names) - {"__future__", "transformers", "torch"} == set()
+    )
 
 
 def test_functions_are_small():
@@ -160,7 +192,7 @@ def test_functions_are_small():
 
 
 def test_lines_fit_in_100_characters():
-    assert [i for i, line in enumerate(SOURCE.splitlines(), 1) if len(line) > 110] == []
+    assert [i for i, line in enumerate(SOURCE.splitlines(), 1) if len(line) > 100] == []
 
 
 def public_definitions():
@@ -182,10 +214,16 @@ def test_text_files_and_pipes_name_their_encoding():
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
         words = {keyword.arg for keyword in node.keywords}
-        mode = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else ""
+        mode = (
+            node.args[1].value
+            if len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+            else ""
+        )
         text_open = called == "open" and isinstance(node.func, ast.Name) and "b" not in str(mode)
         text_pipe = called in ("run", "Popen") and "text" in words
-        if (text_open or text_pipe or called in ("read_text", "write_text")) and "encoding" not in words:
+        if (
+            text_open or text_pipe or called in ("read_text", "write_text")
+        ) and "encoding" not in words:
             if not (called in ("read_text", "write_text") and node.args):
                 wrong.append(node.lineno)
     assert wrong == []

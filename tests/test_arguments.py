@@ -1,4 +1,4 @@
-"""§ 3 参数: text → dict, dict × schema → problems. Oracles: json, jsonschema, and tables of our own."""
+"""§ 3 参数: text → dict, dict × schema → problems. Oracles: json, jsonschema, own tables."""
 
 import copy
 import json
@@ -282,7 +282,9 @@ JSON = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 OBJECTS = st.dictionaries(st.text(max_size=5), JSON, max_size=5)
@@ -295,7 +297,11 @@ def test_written_by_json_read_back_the_same(value):
     assert parse_arguments(json.dumps(json.dumps(value))) == value
 
 
-@given(st.dictionaries(st.text("ab'\"\\ \n,}{:", max_size=6), st.text("x'\"\\n,]}\t", max_size=9) | st.none()))
+@given(
+    st.dictionaries(
+        st.text("ab'\"\\ \n,}{:", max_size=6), st.text("x'\"\\n,]}\t", max_size=9) | st.none()
+    )
+)
 def test_written_by_python_read_back_the_same(value):
     assert parse_arguments(repr(value)) == value
 
@@ -355,7 +361,7 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"type": "object"}': [{}, {"a": 1}, [], "{}"],
     '{"type": ["integer", "null"]}': [1, None, "1", 1.5],
     '{"type": ["string", "array"]}': ["a", [], {}, 3],
-    '{}': [None, 1, "x", [], {}],
+    "{}": [None, 1, "x", [], {}],
     '{"enum": ["a", "b"]}': ["a", "c", None, 1],
     '{"enum": [1, 2.0]}': [1, 1.0, 2, True, "1"],
     '{"enum": [true]}': [True, 1, 1.0],
@@ -377,8 +383,21 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"pattern": "[0-9]"}': ["a1b", "ab", "", 5],
     '{"pattern": "^[A-Z]{2}$"}': ["AB", "ABC", "ab"],
     '{"pattern": "^(-[a-z]+)*$"}': ["", "-a-b", "a"],
-    '{"format": "date"}': ["2031-02-28", "2031-02-29", "2032-02-29", "2031-2-8", "28.02.2031", "", 7],
-    '{"format": "date-time"}': ["2031-02-28T10:00:00Z", "2031-02-28T10:00:00.5+02:00", "2031-02-28", "x"],
+    '{"format": "date"}': [
+        "2031-02-28",
+        "2031-02-29",
+        "2032-02-29",
+        "2031-2-8",
+        "28.02.2031",
+        "",
+        7,
+    ],
+    '{"format": "date-time"}': [
+        "2031-02-28T10:00:00Z",
+        "2031-02-28T10:00:00.5+02:00",
+        "2031-02-28",
+        "x",
+    ],
     '{"format": "time"}': ["10:00:00Z", "10:00:00+03:00", "25:00:00Z", "10:00", "9am"],
     '{"format": "uuid"}': ["3fa85f64-5717-4562-b3fc-2c963f66afa6", "3fa85f64", "x" * 36],
     '{"format": "email"}': ["a@b.org", "nobody"],
@@ -390,9 +409,22 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"items": true}': [[None]],
     '{"minItems": 1}': [[], [1], "x"],
     '{"maxItems": 1}': [[], [1, 2]],
-    '{"uniqueItems": true}': [[1, 2], [1, 1.0], [1, True], [[1], [1]], [{"a": 1}, {"a": 1}], ["1", 1]],
+    '{"uniqueItems": true}': [
+        [1, 2],
+        [1, 1.0],
+        [1, True],
+        [[1], [1]],
+        [{"a": 1}, {"a": 1}],
+        ["1", 1],
+    ],
     '{"uniqueItems": false}': [[1, 1]],
-    '{"prefixItems": [{"type": "integer"}, {"type": "string"}]}': [[1, "a"], ["a", 1], [1], [], [1, "a", None]],
+    '{"prefixItems": [{"type": "integer"}, {"type": "string"}]}': [
+        [1, "a"],
+        ["a", 1],
+        [1],
+        [],
+        [1, "a", None],
+    ],
     '{"prefixItems": [{"type": "integer"}], "items": false}': [[1], [1, 2], []],
     '{"prefixItems": [{}], "items": {"type": "string"}}': [[1, "a"], [1, 2]],
     '{"contains": {"const": "root"}}': [["a", "root"], ["a"], []],
@@ -402,7 +434,9 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"additionalProperties": false}': [{}, {"a": 1}],
     '{"additionalProperties": {"type": "number"}}': [{"a": 1, "b": 2}, {"a": "x"}],
     '{"patternProperties": {"^x_": {"type": "integer"}}, "additionalProperties": false}': [
-        {"x_a": 1}, {"x_a": "1"}, {"y": 1},
+        {"x_a": 1},
+        {"x_a": "1"},
+        {"y": 1},
     ],
     '{"propertyNames": {"pattern": "^[a-z]+$"}}': [{"ab": 1}, {"A": 1}, {}],
     '{"minProperties": 1}': [{}, {"a": 1}],
@@ -410,21 +444,39 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"dependentRequired": {"a": ["b", "c"]}}': [{"a": 1}, {"a": 1, "b": 1, "c": 1}, {"b": 1}],
     '{"allOf": [{"type": "integer"}, {"minimum": 3}]}': [3, 2, "x"],
     '{"anyOf": [{"type": "number"}, {"type": "null"}]}': [1, None, "x", True],
-    '{"anyOf": [{"type": "string", "minLength": 2}, {"type": "integer", "minimum": 0}]}': ["ab", "a", 1, -1, []],
+    '{"anyOf": [{"type": "string", "minLength": 2}, {"type": "integer", "minimum": 0}]}': [
+        "ab",
+        "a",
+        1,
+        -1,
+        [],
+    ],
     '{"anyOf": [{"enum": ["auto"]}, {"type": "integer"}]}': ["auto", 4, 4.0, "x", None],
-    '{"anyOf": [{"type": "integer", "enum": [4.0]}, {"type": "number", "enum": [7]}]}': [4, 4.0, 7, 7.0, 5],
+    '{"anyOf": [{"type": "integer", "enum": [4.0]}, {"type": "number", "enum": [7]}]}': [
+        4,
+        4.0,
+        7,
+        7.0,
+        5,
+    ],
     '{"oneOf": [{"type": "integer"}, {"type": "string"}]}': [1, "a", []],
     '{"oneOf": [{"type": "integer"}, {"minimum": 2}]}': [1, 3, 2.5, "x"],
     '{"oneOf": [{"type": "number"}, {"type": "integer"}]}': [1, 1.0, 1.5],
     '{"not": {"const": "root"}}': ["root", "x"],
     '{"not": {}}': [1],
-    '{"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}}': [6, 4, "x", None],
-    '{"type": "object", "properties": {"a": {"type": "object", "required": ["b"]}}}': [{"a": {}}, {"a": {"b": 1}}],
+    '{"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}}': [
+        6,
+        4,
+        "x",
+        None,
+    ],
+    '{"type": "object", "properties": {"a": {"type": "object", "required": ["b"]}}}': [
+        {"a": {}},
+        {"a": {"b": 1}},
+    ],
     '{"default": 5, "title": "t", "description": "d", "examples": [1], "$comment": "c"}': [None],
 }
-SHARED_CASES = [
-    (schema, value) for schema, values in VALUES.items() for value in values
-]
+SHARED_CASES = [(schema, value) for schema, values in VALUES.items() for value in values]
 
 
 @pytest.mark.parametrize("schema, value", SHARED_CASES, ids=lambda part: repr(part)[:60])
@@ -444,13 +496,43 @@ WHOLE_CASES = [
     (SHAPE, {"v": {"kind": "star"}}),
     (SHAPE, {"v": {"w": 1}}),
     (SHAPE, {"v": 3}),
-    ({"properties": {"n": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": {"type": "integer"}}}, {"n": "x"}),
-    ({"properties": {"n": {"$ref": "#/$defs/m~0n"}}, "$defs": {"m~n": {"type": "integer"}}}, {"n": "x"}),
-    ({"properties": {"n": {"$ref": "#/$defs/a%20b"}}, "$defs": {"a b": {"type": "integer"}}}, {"n": "x"}),
-    ({"properties": {"n": {"$ref": "#/$defs/P/prefixItems/1"}}, "$defs": {"P": {"prefixItems": [{}, {"type": "null"}]}}}, {"n": 1}),
-    ({"properties": {"n": {"$ref": "#/$defs/K", "maximum": 3}}, "$defs": {"K": {"type": "integer"}}}, {"n": 5}),
-    ({"properties": {"n": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"type": "null"}}}, {"n": 5}),
-    ({"properties": {"kid": {"$ref": "#"}}, "additionalProperties": False}, {"kid": {"kid": {"x": 1}}}),
+    (
+        {"properties": {"n": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": {"type": "integer"}}},
+        {"n": "x"},
+    ),
+    (
+        {"properties": {"n": {"$ref": "#/$defs/m~0n"}}, "$defs": {"m~n": {"type": "integer"}}},
+        {"n": "x"},
+    ),
+    (
+        {"properties": {"n": {"$ref": "#/$defs/a%20b"}}, "$defs": {"a b": {"type": "integer"}}},
+        {"n": "x"},
+    ),
+    (
+        {
+            "properties": {"n": {"$ref": "#/$defs/P/prefixItems/1"}},
+            "$defs": {"P": {"prefixItems": [{}, {"type": "null"}]}},
+        },
+        {"n": 1},
+    ),
+    (
+        {
+            "properties": {"n": {"$ref": "#/$defs/K", "maximum": 3}},
+            "$defs": {"K": {"type": "integer"}},
+        },
+        {"n": 5},
+    ),
+    (
+        {
+            "properties": {"n": {"$ref": "#/$defs/A"}},
+            "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"type": "null"}},
+        },
+        {"n": 5},
+    ),
+    (
+        {"properties": {"kid": {"$ref": "#"}}, "additionalProperties": False},
+        {"kid": {"kid": {"x": 1}}},
+    ),
     ({"properties": {"kid": {"$ref": "#"}}, "additionalProperties": False}, {"kid": {"kid": {}}}),
     ({"required": ["a"], "properties": {"a": {}}}, {}),
     ({}, {"anything": [1, {"x": None}]}),
@@ -470,15 +552,47 @@ LR = obj(["learning_rate"], learning_rate={"type": "number"})
 MESSAGES = [
     (one({"type": "integer"}), {"v": "8k"}, ['参数 v 应该是 integer，收到的是 "8k"']),
     (one({"type": "integer"}), {"v": None}, ["参数 v 应该是 integer，收到的是 null"]),
-    (one({"type": "integer"}), {"v": "12"}, ['参数 v 应该是 integer，收到的是 "12"；请直接写 12，不要加引号']),
-    (one({"type": "boolean"}), {"v": "true"}, ['参数 v 应该是 boolean，收到的是 "true"；请直接写 true，不要加引号']),
-    (one({"type": "array"}), {"v": "[1, 2]"}, ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接传数组，不要加引号']),
-    (one({"type": "object"}), {"v": "{}"}, ['参数 v 应该是 object，收到的是 "{}"；请直接传对象，不要加引号']),
+    (
+        one({"type": "integer"}),
+        {"v": "12"},
+        ['参数 v 应该是 integer，收到的是 "12"；请直接写 12，不要加引号'],
+    ),
+    (
+        one({"type": "boolean"}),
+        {"v": "true"},
+        ['参数 v 应该是 boolean，收到的是 "true"；请直接写 true，不要加引号'],
+    ),
+    (
+        one({"type": "array"}),
+        {"v": "[1, 2]"},
+        ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接传数组，不要加引号'],
+    ),
+    (
+        one({"type": "object"}),
+        {"v": "{}"},
+        ['参数 v 应该是 object，收到的是 "{}"；请直接传对象，不要加引号'],
+    ),
     (one({"type": ["integer", "null"]}), {"v": []}, ["参数 v 应该是 integer 或 null，收到的是 []"]),
-    (obj(v={"type": "string"}), {"v": None}, ["参数 v 应该是 string，收到的是 null；不需要就不要传"]),
-    (one({"type": "string", "enum": ["C", "F"]}), {"v": "K"}, ['参数 v 只能是 "C"、"F" 之一，收到的是 "K"']),
-    (one({"type": "string", "enum": ["C", "F"]}), {"v": 1}, ['参数 v 应该是 string，只能是 "C"、"F" 之一，收到的是 1']),
-    (one({"enum": ["red", "green"]}), {"v": "Red"}, ['参数 v 只能是 "red"、"green" 之一，收到的是 "Red"，是不是想写 "red"？']),
+    (
+        obj(v={"type": "string"}),
+        {"v": None},
+        ["参数 v 应该是 string，收到的是 null；不需要就不要传"],
+    ),
+    (
+        one({"type": "string", "enum": ["C", "F"]}),
+        {"v": "K"},
+        ['参数 v 只能是 "C"、"F" 之一，收到的是 "K"'],
+    ),
+    (
+        one({"type": "string", "enum": ["C", "F"]}),
+        {"v": 1},
+        ['参数 v 应该是 string，只能是 "C"、"F" 之一，收到的是 1'],
+    ),
+    (
+        one({"enum": ["red", "green"]}),
+        {"v": "Red"},
+        ['参数 v 只能是 "red"、"green" 之一，收到的是 "Red"，是不是想写 "red"？'],
+    ),
     (one({"const": True}), {"v": 1}, ["参数 v 只能是 true，收到的是 1"]),
     (one({"minimum": 1}), {"v": 0}, ["参数 v 不能小于 1，收到的是 0"]),
     (one({"maximum": 16}), {"v": 17.5}, ["参数 v 不能大于 16，收到的是 17.5"]),
@@ -486,40 +600,120 @@ MESSAGES = [
     (one({"multipleOf": 64}), {"v": 100}, ["参数 v 必须是 64 的倍数，收到的是 100"]),
     (one({"minLength": 1}), {"v": ""}, ['参数 v 至少要有 1 个字符，收到的是 ""']),
     (one({"maxLength": 2}), {"v": "中文字"}, ['参数 v 最多 2 个字符，收到的有 3 个："中文字"']),
-    (one({"format": "date"}), {"v": "soon"}, ['参数 v 应该是 date 格式（如 2031-02-28），收到的是 "soon"']),
-    (one({"anyOf": [{"type": "number"}, {"type": "null"}]}), {"v": "x"}, ['参数 v 应该是 number 或 null，收到的是 "x"']),
-    (one({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}), {"v": 0}, ["参数 v 不能小于 1，收到的是 0"]),
-    (one({"anyOf": [{"const": "auto"}, {"type": "integer"}]}), {"v": "x"}, ['参数 v 应该是 "auto" 或 integer，收到的是 "x"']),
-    (one({"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}]}), {"v": [1, "x"]}, ['参数 v[1] 应该是 integer，收到的是 "x"']),
-    (one({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), {"v": {}}, ["缺少必填参数 v.a；或者缺少必填参数 v.b"]),
+    (
+        one({"format": "date"}),
+        {"v": "soon"},
+        ['参数 v 应该是 date 格式（如 2031-02-28），收到的是 "soon"'],
+    ),
+    (
+        one({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+        {"v": "x"},
+        ['参数 v 应该是 number 或 null，收到的是 "x"'],
+    ),
+    (
+        one({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}),
+        {"v": 0},
+        ["参数 v 不能小于 1，收到的是 0"],
+    ),
+    (
+        one({"anyOf": [{"const": "auto"}, {"type": "integer"}]}),
+        {"v": "x"},
+        ['参数 v 应该是 "auto" 或 integer，收到的是 "x"'],
+    ),
+    (
+        one({"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}]}),
+        {"v": [1, "x"]},
+        ['参数 v[1] 应该是 integer，收到的是 "x"'],
+    ),
+    (
+        one({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        {"v": {}},
+        ["缺少必填参数 v.a；或者缺少必填参数 v.b"],
+    ),
     (SHAPE, {"v": {"kind": "bar"}}, ["缺少必填参数 v.w"]),
-    (SHAPE, {"v": {"kind": "star", "w": 1}}, ['参数 v.kind 只能是 "disc"、"bar" 之一，收到的是 "star"']),
+    (
+        SHAPE,
+        {"v": {"kind": "star", "w": 1}},
+        ['参数 v.kind 只能是 "disc"、"bar" 之一，收到的是 "star"'],
+    ),
     (one({"not": {"const": "root"}}), {"v": "root"}, ['参数 v 不能是 "root"，收到的是 "root"']),
     (one(False), {"v": 1}, ["参数 v 不允许出现，请去掉"]),
-    (LR, {"learnig_rate": 0.1}, ["缺少必填参数 learning_rate", "没有参数 learnig_rate，是不是想写 learning_rate？"]),
+    (
+        LR,
+        {"learnig_rate": 0.1},
+        ["缺少必填参数 learning_rate", "没有参数 learnig_rate，是不是想写 learning_rate？"],
+    ),
     (LR, {"learning_rate": 0.1, "zzz": 1}, ["没有参数 zzz，可用的有 learning_rate"]),
     (obj(), {"zzz": 1}, ["没有参数 zzz，这里不接受任何参数"]),
     (obj(city={}), {"City": "x"}, ["没有参数 City，是不是想写 city？"]),
     (obj(max_tokens={}), {"maxTokens": 1}, ["没有参数 maxTokens，是不是想写 max_tokens？"]),
-    (obj(["a", "b", "c"], a={}, b={}, c={}), {}, ["缺少必填参数 a", "缺少必填参数 b", "缺少必填参数 c"]),
+    (
+        obj(["a", "b", "c"], a={}, b={}, c={}),
+        {},
+        ["缺少必填参数 a", "缺少必填参数 b", "缺少必填参数 c"],
+    ),
     (
         obj(["to", "body"], to={"type": "string"}, body={"type": "string"}),
         {"to": 5, "bdy": "x"},
-        ["缺少必填参数 body", "参数 to 应该是 string，收到的是 5", "没有参数 bdy，是不是想写 body？"],
+        [
+            "缺少必填参数 body",
+            "参数 to 应该是 string，收到的是 5",
+            "没有参数 bdy，是不是想写 body？",
+        ],
     ),
-    (one(obj(["lr"], lr={"type": "number"})), {"v": {"lr": []}}, ["参数 v.lr 应该是 number，收到的是 []"]),
-    (one(obj(["lr"], lr={})), {"v": {"lrr": 1}}, ["缺少必填参数 v.lr", "没有参数 v.lrr，是不是想写 lr？"]),
-    (TREE, {"root": {"v": 1, "kids": [{"v": "two"}]}}, ['参数 root.kids[0].v 应该是 integer，收到的是 "two"']),
-    (one({"items": {"type": "string"}}), {"v": ["a", 1, 2]}, ["参数 v[1] 应该是 string，收到的是 1", "参数 v[2] 应该是 string，收到的是 2"]),
-    (one({"properties": {"a b": {"type": "string"}}}), {"v": {"a b": 1}}, ['参数 v["a b"] 应该是 string，收到的是 1']),
-    (one({"uniqueItems": True}), {"v": [1, 2, 1.0]}, ["参数 v 的元素不能重复，[2] 与 [0] 相同，收到的是 1.0"]),
-    (one({"contains": {"const": "x"}}), {"v": []}, ['参数 v 里至少要有一个元素是 "x"，收到的是 []']),
+    (
+        one(obj(["lr"], lr={"type": "number"})),
+        {"v": {"lr": []}},
+        ["参数 v.lr 应该是 number，收到的是 []"],
+    ),
+    (
+        one(obj(["lr"], lr={})),
+        {"v": {"lrr": 1}},
+        ["缺少必填参数 v.lr", "没有参数 v.lrr，是不是想写 lr？"],
+    ),
+    (
+        TREE,
+        {"root": {"v": 1, "kids": [{"v": "two"}]}},
+        ['参数 root.kids[0].v 应该是 integer，收到的是 "two"'],
+    ),
+    (
+        one({"items": {"type": "string"}}),
+        {"v": ["a", 1, 2]},
+        ["参数 v[1] 应该是 string，收到的是 1", "参数 v[2] 应该是 string，收到的是 2"],
+    ),
+    (
+        one({"properties": {"a b": {"type": "string"}}}),
+        {"v": {"a b": 1}},
+        ['参数 v["a b"] 应该是 string，收到的是 1'],
+    ),
+    (
+        one({"uniqueItems": True}),
+        {"v": [1, 2, 1.0]},
+        ["参数 v 的元素不能重复，[2] 与 [0] 相同，收到的是 1.0"],
+    ),
+    (
+        one({"contains": {"const": "x"}}),
+        {"v": []},
+        ['参数 v 里至少要有一个元素是 "x"，收到的是 []'],
+    ),
     (one({"dependentRequired": {"a": ["b"]}}), {"v": {"a": 1}}, ["传了 a 就必须同时传 v.b"]),
     (one({"type": "number"}), {"v": INF}, ["参数 v 要是有限的数，收到的是 Infinity"]),
-    (obj(["a"], a={}, v={"minimum": 1}), {"v": NAN}, ["缺少必填参数 a", "参数 v 要是有限的数，收到的是 NaN"]),
+    (
+        obj(["a"], a={}, v={"minimum": 1}),
+        {"v": NAN},
+        ["缺少必填参数 a", "参数 v 要是有限的数，收到的是 NaN"],
+    ),
     (one({"type": "float"}), {"v": "x"}, ['参数 v 应该是 number，收到的是 "x"']),
-    (one({"type": "string", "nullable": True}), {"v": 1}, ["参数 v 应该是 string 或 null，收到的是 1"]),
-    (one({"oneOf": [{"type": "number"}, {"minimum": 0}]}), {"v": 1}, ["参数 v 只能符合一种写法，却同时符合第 1、2 种，收到的是 1"]),
+    (
+        one({"type": "string", "nullable": True}),
+        {"v": 1},
+        ["参数 v 应该是 string 或 null，收到的是 1"],
+    ),
+    (
+        one({"oneOf": [{"type": "number"}, {"minimum": 0}]}),
+        {"v": 1},
+        ["参数 v 只能符合一种写法，却同时符合第 1、2 种，收到的是 1"],
+    ),
 ]
 
 
@@ -539,7 +733,15 @@ def test_problem_carries_path_and_keyword():
     assert (problem.path, problem.keyword) == ("v[0].x", "minimum")
 
 
-NOT_JSON = [{"v": {1, 2}}, {"v": (1,)}, {"v": b"x"}, {"v": 1j}, {"v": object()}, {1: 2}, {"v": {None: 1}}]
+NOT_JSON = [
+    {"v": {1, 2}},
+    {"v": (1,)},
+    {"v": b"x"},
+    {"v": 1j},
+    {"v": object()},
+    {1: 2},
+    {"v": {None: 1}},
+]
 
 
 @pytest.mark.parametrize("args", NOT_JSON, ids=repr)
@@ -602,7 +804,14 @@ def test_defaults_never_make_a_value_valid():
 
 def test_messages_stay_short_whatever_is_received():
     schema = one({"type": "integer", "enum": list(range(5_000))}) | {"minProperties": 2}
-    for value in ["x" * 10**6, "\ud800" * 500, "\x00" * 500, [[1] * 999] * 99, {"k" * 9_999: 1}, 10**4_299 + 1]:
+    for value in [
+        "x" * 10**6,
+        "\ud800" * 500,
+        "\x00" * 500,
+        [[1] * 999] * 99,
+        {"k" * 9_999: 1},
+        10**4_299 + 1,
+    ]:
         for problem in validate_arguments({"v": value, "n" * 5_000: 1}, schema):
             assert len(str(problem)) <= 400
             str(problem).encode("utf-8")
@@ -637,7 +846,10 @@ def test_a_loop_in_the_arguments_is_a_problem():
 LOOPS = [
     {"$ref": "#"},
     {"allOf": [{"$ref": "#"}]},
-    {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}]}}},
+    {
+        "$ref": "#/$defs/A",
+        "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}]}},
+    },
     {"not": {"$ref": "#"}},
 ]
 
@@ -731,7 +943,9 @@ def keywords(inner):
 def schema_of(inner):
     options = keywords(inner)
     chosen = st.lists(st.sampled_from(sorted(options)), max_size=4, unique=True)
-    return chosen.flatmap(lambda names: st.fixed_dictionaries({name: options[name] for name in names}))
+    return chosen.flatmap(
+        lambda names: st.fixed_dictionaries({name: options[name] for name in names})
+    )
 
 
 SCHEMAS = st.recursive(
@@ -739,7 +953,12 @@ SCHEMAS = st.recursive(
     schema_of,
     max_leaves=8,
 )
-DEFS = st.just({"X": {"type": ["integer", "null"]}, "Y": {"properties": {"a": {"$ref": "#/$defs/Y"}, "b": {"const": 1}}}})
+DEFS = st.just(
+    {
+        "X": {"type": ["integer", "null"]},
+        "Y": {"properties": {"a": {"$ref": "#/$defs/Y"}, "b": {"const": 1}}},
+    }
+)
 ROOTS = st.builds(lambda schema, defs: {**schema, "$defs": defs}, schema_of(SCHEMAS), DEFS)
 QUICK = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -751,9 +970,16 @@ def test_random_schemas_and_values_get_the_verdict_of_jsonschema(schema, args):
 
 
 ANY_VALUE = st.recursive(
-    LEAF | st.floats() | st.text(max_size=5) | st.sampled_from(["#", "#/a", "(", "^(a+)+$", "$ref", b"x", (1,), {2}]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(NAMES | st.sampled_from([*m.KEYWORDS, "type", "nullable", "then", 7]), inner, max_size=4),
+    LEAF
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["#", "#/a", "(", "^(a+)+$", "$ref", b"x", (1,), {2}]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            NAMES | st.sampled_from([*m.KEYWORDS, "type", "nullable", "then", 7]), inner, max_size=4
+        )
+    ),
     max_leaves=15,
 )
 
@@ -797,7 +1023,13 @@ def test_a_schema_with_foreign_objects_still_works():
 
 # ── check_schema ──
 
-SOUND = [obj(a={"type": "integer"}), TREE, SHAPE, {"type": "object"}, obj(a={"type": "float", "optional": True, "x-unit": "km"})]
+SOUND = [
+    obj(a={"type": "integer"}),
+    TREE,
+    SHAPE,
+    {"type": "object"},
+    obj(a={"type": "float", "optional": True, "x-unit": "km"}),
+]
 
 
 @pytest.mark.parametrize("schema", SOUND, ids=lambda schema: repr(schema)[:40])
@@ -828,7 +1060,14 @@ NOTES = [
     (one({"enum": "a"}), "enum"),
     (one({"properties": {"a": 3}}), "#/properties/v/properties/a"),
     ({"type": "object", "required": "a"}, "required"),
-    ({"type": "object", "properties": {"n": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "x"}}}, "#/$defs/A："),
+    (
+        {
+            "type": "object",
+            "properties": {"n": {"$ref": "#/$defs/A"}},
+            "$defs": {"A": {"type": "x"}},
+        },
+        "#/$defs/A：",
+    ),
 ]
 
 
@@ -967,7 +1206,9 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("value, text", SHOWN, ids=lambda part: repr(part)[:30] if not isinstance(part, int) else "int")
+@pytest.mark.parametrize(
+    "value, text", SHOWN, ids=lambda part: repr(part)[:30] if not isinstance(part, int) else "int"
+)
 def test_show_gives_json_for_json_and_something_for_everything(value, text):
     assert show(value) == text
 

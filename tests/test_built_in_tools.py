@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from w4d3_tools_mcp import (
-    NotesIndex, ToolCall, ToolError, built_in_tools, kv_cache_gib, notes_tools, read_note, review_tool,
+    NotesIndex,
+    ToolCall,
+    ToolError,
+    built_in_tools,
+    kv_cache_gib,
+    notes_tools,
+    read_note,
+    review_tool,
     search_notes,
 )
 
@@ -20,7 +27,9 @@ def call(name, **arguments):
 
 
 def test_the_lectures_example():
-    result = call("kv_cache_gib", num_layers=32, num_kv_heads=8, head_dim=128, seq_len=8192, batch_size=4)
+    result = call(
+        "kv_cache_gib", num_layers=32, num_kv_heads=8, head_dim=128, seq_len=8192, batch_size=4
+    )
     assert result.text == '{"bytes": 4294967296, "GiB": 4.0, "per_token_KiB": 128.0}'
 
 
@@ -29,13 +38,20 @@ def test_the_lectures_sentence_for_a_wrong_type():
     assert '参数 seq_len 应该是 integer，收到的是 "8k"' in result.text
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 64, 10, 1, 1), (80, 8, 128, 4096, 16, 2), (1, 1, 1, 1, 1, 4)])
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 64, 10, 1, 1), (80, 8, 128, 4096, 16, 2), (1, 1, 1, 1, 1, 4)]
+)
 def test_the_size_is_that_of_the_real_arrays(shape):
     layers, heads, dim, length, batch, width = shape
-    assert kv_cache_gib(*shape)["bytes"] == 2 * np.empty((layers, heads, dim), f"V{width}").nbytes * length * batch
+    assert (
+        kv_cache_gib(*shape)["bytes"]
+        == 2 * np.empty((layers, heads, dim), f"V{width}").nbytes * length * batch
+    )
 
 
-@pytest.mark.parametrize("name", ["num_layers", "num_kv_heads", "head_dim", "seq_len", "batch_size", "bytes_per_value"])
+@pytest.mark.parametrize(
+    "name", ["num_layers", "num_kv_heads", "head_dim", "seq_len", "batch_size", "bytes_per_value"]
+)
 @pytest.mark.parametrize("value", [0, -1, 10**10])
 def test_sizes_out_of_range_name_the_parameter(name, value):
     arguments = {"num_layers": 1, "num_kv_heads": 1, "head_dim": 1, "seq_len": 1, name: value}
@@ -47,7 +63,9 @@ def test_sizes_out_of_range_name_the_parameter(name, value):
 def test_the_schemas_are_flat_and_every_parameter_is_described(tool):
     text = json.dumps(tool.parameters)
     assert not [word for word in ("anyOf", "oneOf", "allOf", "$ref", "null") if f'"{word}"' in text]
-    assert all(p.get("description") and p.get("type") for p in tool.parameters["properties"].values())
+    assert all(
+        p.get("description") and p.get("type") for p in tool.parameters["properties"].values()
+    )
     assert tool.parameters["additionalProperties"] is False
 
 
@@ -69,10 +87,17 @@ def test_search_finds_sections_and_says_plainly_when_nothing_is_found():
     assert nothing["hits"] == [] and "没有找到" in nothing["message"]
 
 
-@pytest.mark.parametrize("arguments, said", [
-    ({"query": ""}, "query"), ({"query": "  "}, "query"), ({"query": "a", "top_k": 0}, "top_k"),
-    ({"query": "a", "top_k": 21}, "top_k"), ({"query": "a", "top_k": 10**100}, "top_k"), ({}, "query"),
-])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"query": ""}, "query"),
+        ({"query": "  "}, "query"),
+        ({"query": "a", "top_k": 0}, "top_k"),
+        ({"query": "a", "top_k": 21}, "top_k"),
+        ({"query": "a", "top_k": 10**100}, "top_k"),
+        ({}, "query"),
+    ],
+)
 def test_bad_searches_are_argument_errors(arguments, said):
     result = call("search_notes", **arguments)
     assert result.is_error and said in result.text
@@ -84,14 +109,32 @@ def test_every_hit_can_be_read_by_its_section():
         assert text.startswith(hit["section"]) and hit["title"] in text
 
 
-@pytest.mark.parametrize("name", [
-    "../../etc/passwd", "/etc/passwd", "C:\\Windows\\win.ini", "Week 9 Day 9", "", "  ", "\x00", "a" * 10_000, "..",
-    "~/.ssh/id_rsa", "file:///etc/passwd", "Week 1 Day 4 §99", "\ud800",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "C:\\Windows\\win.ini",
+        "Week 9 Day 9",
+        "",
+        "  ",
+        "\x00",
+        "a" * 10_000,
+        "..",
+        "~/.ssh/id_rsa",
+        "file:///etc/passwd",
+        "Week 1 Day 4 §99",
+        "\ud800",
+    ],
+)
 def test_unknown_sections_get_one_neutral_error(name):
     result = call("read_note", section=name)
     assert result.is_error and len(result.text) < 500
-    assert str(Path.cwd()) not in result.text and "root:" not in result.text and "Errno" not in result.text
+    assert (
+        str(Path.cwd()) not in result.text
+        and "root:" not in result.text
+        and "Errno" not in result.text
+    )
 
 
 def test_a_missing_folder_is_a_clear_message():

@@ -1,4 +1,4 @@
-"""§12 and §13: the loop with a scripted model. Events instead of sleeping; every call one result."""
+"""§12 and §13: the loop with a scripted model. Events, no sleeping; every call one result."""
 
 import json
 import threading
@@ -6,9 +6,24 @@ import threading
 import pytest
 
 from w4d3_tools_mcp import (
-    REPEATED, BackendError, CallFinished, CallStarted, Finished, Limits, MockLLM, ModelAnswered,
-    ModelAsked, Tool, ToolCall, ToolError, ToolRegistry, Turn, Usage, assistant_message,
-    last_result, run_tool_loop,
+    REPEATED,
+    BackendError,
+    CallFinished,
+    CallStarted,
+    Finished,
+    Limits,
+    MockLLM,
+    ModelAnswered,
+    ModelAsked,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolRegistry,
+    Turn,
+    Usage,
+    assistant_message,
+    last_result,
+    run_tool_loop,
 )
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
@@ -19,10 +34,15 @@ def tool(name, run, **options):
 
 
 def calls(*pairs, finish="tool_calls", usage=None, text=""):
-    return Turn(text, tuple(
-        ToolCall(f"id{i}", name, args if isinstance(args, str) else json.dumps(args))
-        for i, (name, args) in enumerate(pairs)
-    ), finish, usage)
+    return Turn(
+        text,
+        tuple(
+            ToolCall(f"id{i}", name, args if isinstance(args, str) else json.dumps(args))
+            for i, (name, args) in enumerate(pairs)
+        ),
+        finish,
+        usage,
+    )
 
 
 def run(script, tools, **options):
@@ -54,15 +74,29 @@ def test_an_answer_without_calls_ends_the_run():
 
 
 def test_a_call_is_run_and_its_result_goes_back():
-    messages, events = run([calls(("double", {"n": 21})), Turn("42")], [tool("double", lambda a: a["n"] * 2)])
+    messages, events = run(
+        [calls(("double", {"n": 21})), Turn("42")], [tool("double", lambda a: a["n"] * 2)]
+    )
     kinds = [type(e) for e in events]
-    assert kinds == [ModelAsked, ModelAnswered, CallStarted, CallFinished, ModelAsked, ModelAnswered, Finished]
+    assert kinds == [
+        ModelAsked,
+        ModelAnswered,
+        CallStarted,
+        CallFinished,
+        ModelAsked,
+        ModelAnswered,
+        Finished,
+    ]
     assert messages[2] == {"role": "tool", "tool_call_id": "id0", "content": "42"}
 
 
 def test_the_whole_history_goes_with_every_request():
     model = MockLLM([calls(("t", {})), Turn("好")])
-    list(run_tool_loop(model, ToolRegistry([tool("t", lambda a: 1)]), [{"role": "user", "content": "问"}]))
+    list(
+        run_tool_loop(
+            model, ToolRegistry([tool("t", lambda a: 1)]), [{"role": "user", "content": "问"}]
+        )
+    )
     assert model.asked == [1, 3]
 
 
@@ -85,7 +119,9 @@ def test_results_stand_in_call_order_whatever_finishes_first():
             second_done.set()
         return args["n"]
 
-    messages, events = run([calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")], [tool("t", slow_first)])
+    messages, events = run(
+        [calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")], [tool("t", slow_first)]
+    )
     assert results(messages) == ["1", "2"]
     assert [e.call.id for e in events if isinstance(e, CallFinished)] == ["id0", "id1"]
 
@@ -108,7 +144,9 @@ def test_a_tool_that_never_returns_is_given_up_and_the_others_still_answer():
     never = threading.Event()
     tools = [tool("hang", lambda a: never.wait()), tool("quick", lambda a: "快", seconds=5)]
     messages, events = run(
-        [calls(("hang", {}), ("quick", {})), Turn("好")], tools, limits=Limits(seconds=0.05),
+        [calls(("hang", {}), ("quick", {})), Turn("好")],
+        tools,
+        limits=Limits(seconds=0.05),
     )
     assert "0.05 秒" in results(messages)[0] and results(messages)[1] == "快"
     assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out", "ok"]
@@ -120,8 +158,10 @@ def test_all_tools_of_a_turn_share_one_deadline():
     hanging = [tool(f"hang{i}", lambda a: never.wait()) for i in range(6)]
     clock = lambda: starts[0]
     messages, events = run(
-        [calls(*[(t.name, {}) for t in hanging]), Turn("好")], hanging,
-        limits=Limits(seconds=0.05), clock=clock,
+        [calls(*[(t.name, {}) for t in hanging]), Turn("好")],
+        hanging,
+        limits=Limits(seconds=0.05),
+        clock=clock,
     )
     assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out"] * 6
     assert threading.active_count() < 30  # one timer for the turn, not one per call in a row
@@ -130,7 +170,8 @@ def test_all_tools_of_a_turn_share_one_deadline():
 def test_a_tool_may_set_its_own_time():
     never = threading.Event()
     messages, _ = run(
-        [calls(("hang", {})), Turn("好")], [tool("hang", lambda a: never.wait(), seconds=0.02)],
+        [calls(("hang", {})), Turn("好")],
+        [tool("hang", lambda a: never.wait(), seconds=0.02)],
     )
     assert "0.02 秒" in results(messages)[0]
 
@@ -146,7 +187,11 @@ def test_a_repeated_call_gets_the_old_result_and_the_third_time_stops():
 
 
 def test_the_same_arguments_in_another_order_or_spelling_are_the_same_call():
-    script = [calls(("t", '{"a": 1, "b": 2}')), calls(("t", '{"b":2,"a":1}')), calls(("t", '{"a":1,"b":2}'))]
+    script = [
+        calls(("t", '{"a": 1, "b": 2}')),
+        calls(("t", '{"b":2,"a":1}')),
+        calls(("t", '{"a":1,"b":2}')),
+    ]
     _, events = run(script, [tool("t", lambda a: "x")])
     assert events[-1].reason == "same_call"
 
@@ -160,7 +205,9 @@ def test_a_failed_call_may_be_tried_again():
             raise ToolError("忙")
         return "好了"
 
-    messages, events = run([calls(("t", {})), calls(("t", {})), Turn("行")], [tool("t", fails_once)])
+    messages, events = run(
+        [calls(("t", {})), calls(("t", {})), Turn("行")], [tool("t", fails_once)]
+    )
     assert results(messages) == ["忙", "好了"] and events[-1].reason == "answered"
 
 
@@ -168,7 +215,9 @@ def test_a_tool_that_raises_what_it_likes_still_gets_one_result():
     def run_(args):
         raise KeyboardInterrupt
 
-    messages, _ = run([calls(("t", {})), Turn("好")], [tool("t", run_)], limits=Limits(seconds=None))
+    messages, _ = run(
+        [calls(("t", {})), Turn("好")], [tool("t", run_)], limits=Limits(seconds=None)
+    )
     assert "中断" in results(messages)[0]
 
 
@@ -178,11 +227,14 @@ def test_another_call_between_starts_the_count_again():
     assert events[-1].reason == "answered"
 
 
-@pytest.mark.parametrize("limits, turn, reason", [
-    (Limits(turns=1), calls(("t", {}), text="先查一下"), "turns"),
-    (Limits(tokens=10), calls(("t", {}), usage=Usage(8, 2), text="先查一下"), "tokens"),
-    (Limits(same_call=1), calls(("t", {}), text="先查一下"), "same_call"),
-])
+@pytest.mark.parametrize(
+    "limits, turn, reason",
+    [
+        (Limits(turns=1), calls(("t", {}), text="先查一下"), "turns"),
+        (Limits(tokens=10), calls(("t", {}), usage=Usage(8, 2), text="先查一下"), "tokens"),
+        (Limits(same_call=1), calls(("t", {}), text="先查一下"), "same_call"),
+    ],
+)
 def test_a_limit_refuses_the_pending_calls_and_keeps_the_last_text(limits, turn, reason):
     ran = []
     messages, events = run([turn], [tool("t", lambda a: ran.append(1))], limits=limits)
@@ -213,12 +265,20 @@ def test_a_thousand_calls_in_one_turn_are_bounded_and_all_answered():
     assert len(ran) == 32 and len(results(messages)) == 1000
 
 
-@pytest.mark.parametrize("arguments, runs", [
-    ('{"n": 1}', True), ('{"n": 1', False), ("", False), ('{"n": "长', False),
-])
+@pytest.mark.parametrize(
+    "arguments, runs",
+    [
+        ('{"n": 1}', True),
+        ('{"n": 1', False),
+        ("", False),
+        ('{"n": "长', False),
+    ],
+)
 def test_a_call_cut_off_at_the_token_limit_is_never_run(arguments, runs):
     ran = []
-    messages, _ = run([calls(("t", arguments), finish="length"), Turn("好")], [tool("t", lambda a: ran.append(1))])
+    messages, _ = run(
+        [calls(("t", arguments), finish="length"), Turn("好")], [tool("t", lambda a: ran.append(1))]
+    )
     assert bool(ran) is runs
     assert runs or "长度上限" in results(messages)[0]
 
@@ -230,7 +290,8 @@ def test_an_answer_cut_at_the_token_limit_says_so():
 
 def test_unknown_tools_and_bad_arguments_are_results_not_exceptions():
     messages, events = run(
-        [calls(("nope", {}), ("t", "{bad"), ("t", {"n": "x"})), Turn("好")], [tool("t", lambda a: 1)],
+        [calls(("nope", {}), ("t", "{bad"), ("t", {"n": "x"})), Turn("好")],
+        [tool("t", lambda a: 1)],
     )
     statuses = [e.result.status for e in events if isinstance(e, CallFinished)]
     assert statuses == ["unknown_tool", "bad_arguments", "bad_arguments"]
@@ -244,7 +305,11 @@ def test_ctrl_c_inside_a_tool_wait_leaves_a_complete_history():
     messages = [{"role": "user", "content": "问"}]
     model = MockLLM([calls(("t", {"n": 1}), ("t", {"n": 2}))])
     with pytest.raises(KeyboardInterrupt):
-        list(run_tool_loop(model, ToolRegistry([tool("t", lambda a: 1)]), messages, approve=interrupted))
+        list(
+            run_tool_loop(
+                model, ToolRegistry([tool("t", lambda a: 1)]), messages, approve=interrupted
+            )
+        )
     assert_every_call_has_one_result_in_order(messages)
     assert all("中断" in text for text in results(messages))
 
@@ -254,7 +319,8 @@ def test_closing_the_generator_anywhere_leaves_a_complete_history(stop_at):
     messages = [{"role": "user", "content": "问"}]
     loop = run_tool_loop(
         MockLLM([calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")]),
-        ToolRegistry([tool("t", lambda a: 1)]), messages,
+        ToolRegistry([tool("t", lambda a: 1)]),
+        messages,
     )
     for _ in range(stop_at):
         next(loop)
@@ -265,7 +331,8 @@ def test_closing_the_generator_anywhere_leaves_a_complete_history(stop_at):
 def test_a_refused_call_is_not_run():
     ran = []
     messages, events = run(
-        [calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")], [tool("t", lambda a: ran.append(a["n"]))],
+        [calls(("t", {"n": 1}), ("t", {"n": 2})), Turn("好")],
+        [tool("t", lambda a: ran.append(a["n"]))],
         approve=lambda call: "2" in call.arguments,
     )
     assert ran == [2] and "没有批准" in results(messages)[0]
@@ -274,7 +341,11 @@ def test_a_refused_call_is_not_run():
 def test_a_backend_error_reaches_the_caller_with_a_history_that_can_be_sent_again():
     messages = [{"role": "user", "content": "问"}]
     with pytest.raises(BackendError, match="演完"):
-        list(run_tool_loop(MockLLM([calls(("t", {}))]), ToolRegistry([tool("t", lambda a: 1)]), messages))
+        list(
+            run_tool_loop(
+                MockLLM([calls(("t", {}))]), ToolRegistry([tool("t", lambda a: 1)]), messages
+            )
+        )
     assert_every_call_has_one_result_in_order(messages)
 
 
@@ -289,17 +360,25 @@ def test_usage_adds_up():
 def test_the_assistant_message_keeps_unknown_keys_and_writes_arguments_as_text():
     turn = Turn("", (ToolCall("a", "t", {"n": 1}, {"sig": "s"}),), extra={"reasoning": "想"})
     assert assistant_message(turn) == {
-        "role": "assistant", "content": "", "reasoning": "想",
-        "tool_calls": [{
-            "id": "a", "type": "function", "sig": "s",
-            "function": {"name": "t", "arguments": '{"n": 1}'},
-        }],
+        "role": "assistant",
+        "content": "",
+        "reasoning": "想",
+        "tool_calls": [
+            {
+                "id": "a",
+                "type": "function",
+                "sig": "s",
+                "function": {"name": "t", "arguments": '{"n": 1}'},
+            }
+        ],
     }
 
 
 def test_seconds_come_from_the_clock_that_was_given():
     ticks = iter(range(100))
-    _, events = run([calls(("t", {})), Turn("好")], [tool("t", lambda a: 1)], clock=lambda: next(ticks))
+    _, events = run(
+        [calls(("t", {})), Turn("好")], [tool("t", lambda a: 1)], clock=lambda: next(ticks)
+    )
     assert [e.seconds for e in events if isinstance(e, (ModelAnswered, CallFinished))] == [1, 1, 1]
 
 

@@ -25,7 +25,8 @@ STEPS = list(steps())
 
 def matches(shown, printed):
     pattern = "".join(
-        r"(?:.*\n)*?" if line.strip() == "…" else re.escape(line) + r"\n" for line in shown.splitlines()
+        r"(?:.*\n)*?" if line.strip() == "…" else re.escape(line) + r"\n"
+        for line in shown.splitlines()
     )
     return re.fullmatch(pattern, printed) is not None
 
@@ -59,5 +60,3 @@ def test_every_command_and_option_is_in_the_readme():
     import w4d3_tools_mcp as product
 
     assert [r.flag for r in (*product.COMMANDS, *product.OPTIONS) if r.flag not in README] == []
-
-

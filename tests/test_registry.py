@@ -16,8 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from w4d3_tools_mcp import (
-    LABELS, RESULT_CHARACTERS, RESULT_STATUS, SchemaError, Tool, ToolCall, ToolError, ToolRegistry,
-    cut, error_text, json_value, review_tool,
+    LABELS,
+    RESULT_CHARACTERS,
+    RESULT_STATUS,
+    SchemaError,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolRegistry,
+    cut,
+    error_text,
+    json_value,
+    review_tool,
 )
 
 EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -31,9 +41,21 @@ def call(registry, name="a_tool", arguments="{}", **options):
     return registry.call(ToolCall("id", name, arguments), **options)
 
 
-@pytest.mark.parametrize("name", [
-    "", "a b", "a.b", "中文", "a" * 46, "a/b", "a\n", None, 5, "naïve",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a b",
+        "a.b",
+        "中文",
+        "a" * 46,
+        "a/b",
+        "a\n",
+        None,
+        5,
+        "naïve",
+    ],
+)
 def test_illegal_names_are_refused(name):
     with pytest.raises(SchemaError, match="名字"):
         ToolRegistry([tool(name=name)])
@@ -44,15 +66,18 @@ def test_legal_names_are_taken(name):
     assert ToolRegistry([tool(name=name)]).names == [name]
 
 
-@pytest.mark.parametrize("fault, options", [
-    ("缺少说明", {"description": "  "}),
-    ("缺少说明", {"description": None}),
-    ("上限", {"description": "长" * 1025}),
-    ("标签", {"labels": frozenset({"nonsense"})}),
-    ("参数模式", {"parameters": {"type": "array"}}),
-    ("参数模式", {"parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}),
-    ("参数模式", {"parameters": "{}"}),
-])
+@pytest.mark.parametrize(
+    "fault, options",
+    [
+        ("缺少说明", {"description": "  "}),
+        ("缺少说明", {"description": None}),
+        ("上限", {"description": "长" * 1025}),
+        ("标签", {"labels": frozenset({"nonsense"})}),
+        ("参数模式", {"parameters": {"type": "array"}}),
+        ("参数模式", {"parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}),
+        ("参数模式", {"parameters": "{}"}),
+    ],
+)
 def test_bad_definitions_raise_at_registration(fault, options):
     with pytest.raises(SchemaError, match=fault):
         ToolRegistry([tool(**options)])
@@ -114,17 +139,37 @@ class Point:
 
 
 def record(
-    n: int, day: datetime.date, colour: Colour, point: Point, where: Path, money: decimal.Decimal,
-    ident: uuid.UUID, bag: set[int], pair: tuple[int, str], /, *, maybe: Point | None = None,
+    n: int,
+    day: datetime.date,
+    colour: Colour,
+    point: Point,
+    where: Path,
+    money: decimal.Decimal,
+    ident: uuid.UUID,
+    bag: set[int],
+    pair: tuple[int, str],
+    /,
+    *,
+    maybe: Point | None = None,
 ) -> str:
     """记录收到的值的类型。"""
-    return " ".join(type(v).__name__ for v in (n, day, colour, point, where, money, ident, bag, pair, maybe))
+    return " ".join(
+        type(v).__name__ for v in (n, day, colour, point, where, money, ident, bag, pair, maybe)
+    )
 
 
 def test_accepted_values_become_what_the_function_expects():
     arguments = {
-        "n": 4096.0, "day": "2026-11-30", "colour": "red", "point": {"x": 1.0}, "where": "a/b",
-        "money": "1.10", "ident": str(uuid.UUID(int=5)), "bag": [1, 2], "pair": [1, "a"], "maybe": {"x": 3},
+        "n": 4096.0,
+        "day": "2026-11-30",
+        "colour": "red",
+        "point": {"x": 1.0},
+        "where": "a/b",
+        "money": "1.10",
+        "ident": str(uuid.UUID(int=5)),
+        "bag": [1, 2],
+        "pair": [1, "a"],
+        "maybe": {"x": 3},
     }
     result = call(ToolRegistry([record]), "record", json.dumps(arguments))
     assert result.status == "ok", result.text
@@ -163,21 +208,29 @@ class Odd:
         return "Odd(\ud800)"
 
 
-@pytest.mark.parametrize("value, text", [
-    ("文字", "文字"),
-    (None, "null"),
-    ({"字": 1.5}, '{"字": 1.5}'),
-    (math.nan, "nan"), ([math.inf, -math.inf], '["inf", "-inf"]'),
-    ({3, 1, 2}, "[1, 2, 3]"), ((1, "a"), '[1, "a"]'),
-    (datetime.date(2026, 11, 30), "2026-11-30"),
-    ({"d": datetime.datetime(2026, 1, 2, 3, 4)}, '{"d": "2026-01-02T03:04:00"}'),
-    (Point(1, 2), '{"x": 1, "y": 2}'), ([Colour.RED], '["red"]'),
-    (Loose(a=1), '{"a": 1}'),
-    ((n for n in range(3)), "[0, 1, 2]"),
-    ({1: "a", None: "b"}, None),
-    (Odd(), "Odd(?)"), ("\ud800", "?"), ({"k\ud800": 1}, '{"k?": 1}'),
-    (2**70, str(2**70)),
-])
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        ("文字", "文字"),
+        (None, "null"),
+        ({"字": 1.5}, '{"字": 1.5}'),
+        (math.nan, "nan"),
+        ([math.inf, -math.inf], '["inf", "-inf"]'),
+        ({3, 1, 2}, "[1, 2, 3]"),
+        ((1, "a"), '[1, "a"]'),
+        (datetime.date(2026, 11, 30), "2026-11-30"),
+        ({"d": datetime.datetime(2026, 1, 2, 3, 4)}, '{"d": "2026-01-02T03:04:00"}'),
+        (Point(1, 2), '{"x": 1, "y": 2}'),
+        ([Colour.RED], '["red"]'),
+        (Loose(a=1), '{"a": 1}'),
+        ((n for n in range(3)), "[0, 1, 2]"),
+        ({1: "a", None: "b"}, None),
+        (Odd(), "Odd(?)"),
+        ("\ud800", "?"),
+        ({"k\ud800": 1}, '{"k?": 1}'),
+        (2**70, str(2**70)),
+    ],
+)
 def test_results_become_strict_json(value, text):
     result = call(ToolRegistry([tool(lambda args: value)]))
     assert result.status == "ok", result.text
@@ -198,9 +251,17 @@ def self_containing():
     return items
 
 
-@pytest.mark.parametrize("make", [
-    endless, self_containing, lambda: 10**5000, object, lambda: b"\xff", lambda: 1j,
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        endless,
+        self_containing,
+        lambda: 10**5000,
+        object,
+        lambda: b"\xff",
+        lambda: 1j,
+    ],
+)
 def test_no_return_value_escapes(make):
     result = call(ToolRegistry([tool(lambda args: make())]))
     assert result.status in RESULT_STATUS and result.text and len(result.text) <= RESULT_CHARACTERS
@@ -218,50 +279,63 @@ class BrokenMessage(Exception):
         raise RuntimeError("even the message fails")
 
 
-@pytest.mark.parametrize("error, said", [
-    (ToolError("请给正数"), "请给正数"),
-    (ValueError("太大"), "工具 a_tool 执行出错：ValueError: 太大"),
-    (KeyError("k"), "KeyError: 'k'"),
-    (SystemExit(3), "SystemExit: 3"),
-    (RecursionError("deep"), "RecursionError"),
-    (MemoryError(), "MemoryError"),
-    (BrokenMessage(), "BrokenMessage"),
-    (ValueError("a\nb\n  c"), "ValueError: a b c"),
-    (ValueError("\ud800"), "ValueError: ?"),
-    (StopIteration(), "StopIteration"),
-    (asyncio.CancelledError(), "CancelledError"),
-])
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (ToolError("请给正数"), "请给正数"),
+        (ValueError("太大"), "工具 a_tool 执行出错：ValueError: 太大"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (SystemExit(3), "SystemExit: 3"),
+        (RecursionError("deep"), "RecursionError"),
+        (MemoryError(), "MemoryError"),
+        (BrokenMessage(), "BrokenMessage"),
+        (ValueError("a\nb\n  c"), "ValueError: a b c"),
+        (ValueError("\ud800"), "ValueError: ?"),
+        (StopIteration(), "StopIteration"),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+)
 def test_a_failing_tool_becomes_one_line(error, said):
     result = call(raising(error))
     assert result.status == "failed" and said in result.text
     assert "Traceback" not in result.text and "\n" not in result.text
 
 
-@pytest.mark.parametrize("secret", [
-    "sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnop1234", "AKIAABCDEFGHIJKLMNOP",
-    "eyJhbGciOi.eyJzdWIiOi.abcdefgh",
-])
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefghijklmnop1234",
+        "ghp_abcdefghijklmnop1234",
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOi.eyJzdWIiOi.abcdefgh",
+    ],
+)
 @pytest.mark.parametrize("form", ["key {}", "https://x/?k={}", "'{}'", "Authorization: Bearer {}"])
 def test_keys_do_not_reach_the_model(secret, form):
     assert secret not in error_text(ValueError(form.format(secret)))
 
 
-@pytest.mark.parametrize("message, gone, kept", [
-    ("No such file: '/home/someone/private/notes.md'", "/home", "notes.md"),
-    (r"cannot open C:\Users\someone\notes.md", "someone", "notes.md"),
-    ("~/secret/dir/file.txt missing", "secret", "file.txt"),
-    ("password=hunter2 wrong", "hunter2", "password"),
-    ("api_key: abc123", "abc123", "api_key"),
-    ('{"token": "abc123"}', "abc123", "token"),
-    ("postgres://user:pw@host/db", "pw@", "host"),
-    ("/home/a b/with blank/x.py failed", "with blank", "x.py"),
-])
+@pytest.mark.parametrize(
+    "message, gone, kept",
+    [
+        ("No such file: '/home/someone/private/notes.md'", "/home", "notes.md"),
+        (r"cannot open C:\Users\someone\notes.md", "someone", "notes.md"),
+        ("~/secret/dir/file.txt missing", "secret", "file.txt"),
+        ("password=hunter2 wrong", "hunter2", "password"),
+        ("api_key: abc123", "abc123", "api_key"),
+        ('{"token": "abc123"}', "abc123", "token"),
+        ("postgres://user:pw@host/db", "pw@", "host"),
+        ("/home/a b/with blank/x.py failed", "with blank", "x.py"),
+    ],
+)
 def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
     text = error_text(OSError(message))
     assert gone not in text and kept in text
 
 
-@pytest.mark.parametrize("message", ["5 km/h", "2026/11/30", "and/or", "1/2 + 3/4", "n/a", "http://host/a/b"])
+@pytest.mark.parametrize(
+    "message", ["5 km/h", "2026/11/30", "and/or", "1/2 + 3/4", "n/a", "http://host/a/b"]
+)
 def test_ordinary_slashes_stay(message):
     assert message in error_text(ValueError(message))
 
@@ -292,7 +366,9 @@ def test_the_closest_name_is_suggested():
     assert "是不是想调用 a_tool" in call(ToolRegistry([tool()]), "atool").text
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null x", '{"a": NaN}', 5, b"\xff", "[" * 10_000, object()])
+@pytest.mark.parametrize(
+    "arguments", ["{", "[1]", "null x", '{"a": NaN}', 5, b"\xff", "[" * 10_000, object()]
+)
 def test_unreadable_arguments_are_a_result(arguments):
     assert call(ToolRegistry([tool()]), arguments=arguments).status == "bad_arguments"
 
@@ -315,7 +391,9 @@ def test_repairs_are_off_unless_asked_for_and_visible_when_made():
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -335,32 +413,56 @@ def test_labels_say_what_they_mean():
 
 
 def described(text, **properties):
-    return tool(name="find_notes", description=text, parameters={
-        "type": "object", "properties": properties, "required": list(properties),
-    })
+    return tool(
+        name="find_notes",
+        description=text,
+        parameters={
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+        },
+    )
 
 
 GOOD = "在讲义里查找章节，返回编号和标题；没有找到时返回空列表。"
 
 
-@pytest.mark.parametrize("rule, reviewed", [
-    ("太笼统", tool(name="run", description=GOOD)),
-    ("说明只有", tool(description="查")),
-    ("返回什么", tool(description="在讲义里把相关的章节都统计一下再整理")),
-    ("查不到", described("在讲义里查找章节，返回编号和标题。")),
-    ("没有说明", described(GOOD, q={"type": "string"})),
-    ("单位、格式或例子", described(GOOD, q={"type": "integer", "description": "长度"})),
-    ("Literal", described(GOOD, q={"type": "string", "description": "模式，可选 fast 或 slow"})),
-    ("必填", described(GOOD, **{f"p{i}": {"type": "boolean", "description": "开"} for i in range(6)})),
-    ("anyOf", described(GOOD, q={"anyOf": [{"type": "string"}, {"type": "array"}], "description": "例如 1"})),
-])
+@pytest.mark.parametrize(
+    "rule, reviewed",
+    [
+        ("太笼统", tool(name="run", description=GOOD)),
+        ("说明只有", tool(description="查")),
+        ("返回什么", tool(description="在讲义里把相关的章节都统计一下再整理")),
+        ("查不到", described("在讲义里查找章节，返回编号和标题。")),
+        ("没有说明", described(GOOD, q={"type": "string"})),
+        ("单位、格式或例子", described(GOOD, q={"type": "integer", "description": "长度"})),
+        (
+            "Literal",
+            described(GOOD, q={"type": "string", "description": "模式，可选 fast 或 slow"}),
+        ),
+        (
+            "必填",
+            described(
+                GOOD, **{f"p{i}": {"type": "boolean", "description": "开"} for i in range(6)}
+            ),
+        ),
+        (
+            "anyOf",
+            described(
+                GOOD, q={"anyOf": [{"type": "string"}, {"type": "array"}], "description": "例如 1"}
+            ),
+        ),
+    ],
+)
 def test_the_review_finds_each_kind_of_weakness(rule, reviewed):
     assert any(rule in advice.what and advice.why for advice in review_tool(reviewed))
 
 
 def test_the_review_asks_for_the_difference_between_siblings():
     one = tool(name="search_mail", description="在邮件里按关键词搜索，返回标题；没有时返回空列表。")
-    other = tool(name="search_mails", description="在邮件里按关键词搜索，返回全文；没有时返回空列表。")
+    other = tool(
+        name="search_mails", description="在邮件里按关键词搜索，返回全文；没有时返回空列表。"
+    )
     assert any("search_mails" in advice.what for advice in review_tool(one, [one, other]))
 
 

@@ -9,9 +9,20 @@ from w4d3_tools_mcp import Style, columns, heading, message_lines, pad, table, w
 mixed = st.text(alphabet="ab 中文，。（）“”…-1 \n", max_size=120)
 
 
-@pytest.mark.parametrize("text, width", [
-    ("", 0), ("abc", 3), ("中文", 4), ("KV 缓存", 7), ("é", 1), ("e\u0301", 1), ("，", 2), ("①", 1), ("ｆ", 2),
-])
+@pytest.mark.parametrize(
+    "text, width",
+    [
+        ("", 0),
+        ("abc", 3),
+        ("中文", 4),
+        ("KV 缓存", 7),
+        ("é", 1),
+        ("e\u0301", 1),
+        ("，", 2),
+        ("①", 1),
+        ("ｆ", 2),
+    ],
+)
 def test_columns(text, width):
     assert columns(text) == width
 
@@ -29,7 +40,7 @@ def test_wrapped_lines_fit_and_lose_nothing(text, width):
 
 @given(st.text(alphabet="中文，。（）ab ", min_size=1, max_size=60), st.integers(12, 30))
 def test_no_line_starts_with_a_closing_mark(text, width):
-    runs_of_marks = any(text[i:i + 3].strip("，。（）") == "" for i in range(len(text) - 2))
+    runs_of_marks = any(text[i : i + 3].strip("，。（）") == "" for i in range(len(text) - 2))
     if not runs_of_marks:
         assert not [line for line in wrap(text, width)[1:] if line[:1] in "，。）"]
 
@@ -57,10 +68,16 @@ def test_colour_does_not_change_the_text():
 
 
 def test_a_message_shows_role_ids_names_and_arguments():
-    lines = message_lines({
-        "role": "assistant", "content": "",
-        "tool_calls": [{"id": "call_0", "function": {"name": "t", "arguments": '{"n": 1}'}}],
-    }, Style(60), mark="①", remark="模型开口")
+    lines = message_lines(
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call_0", "function": {"name": "t", "arguments": '{"n": 1}'}}],
+        },
+        Style(60),
+        mark="①",
+        remark="模型开口",
+    )
     shown = "\n".join(lines)
     assert lines[0].startswith("①") and "模型开口" in lines[0]
     assert all(word in shown for word in ("assistant", "call_0", "t", '{"n": 1}'))

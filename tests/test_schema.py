@@ -1,6 +1,7 @@
 """§2: functions to JSON Schema, docstrings, values to JSON, and JSON back to values."""
 
 import __future__
+
 import dataclasses
 import datetime
 import decimal
@@ -17,9 +18,10 @@ from typing import Annotated, Any, Callable, List, Literal, NamedTuple, Optional
 import jsonschema
 import pytest
 import schema_postponed as postponed
-import w4d3_tools_mcp as product
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import w4d3_tools_mcp as product
 from w4d3_tools_mcp import (
     SchemaError,
     ToolError,
@@ -146,7 +148,7 @@ def takes_callable(n: int, run: Callable[[int], str]): ...
 def takes_bare_callable(run: Callable): ...
 def takes_type(kind: type[int]): ...
 def odd_key(table: dict[tuple[int, int], str]): ...
-def bad_text(x: "list[int"): ...
+def bad_text(x: "list[int"): ...  # noqa: F722
 def bad_attribute(x: "datetime.nothing"): ...
 def empty_enum(x: enum.Enum("Nothing", [])): ...
 
@@ -356,27 +358,52 @@ RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
         ("", "", {}),
         ("   \n  ", "", {}),
         ("One line.", "One line.", {}),
-        (GOOGLE, RUNNING + "\n\nClosing words.",
-         {"city": CITY, "unit": UNIT, "modes": "One of:\n- fast: quick\n- slow: thorough"}),
-        (NUMPY, RUNNING, {"city": CITY, "unit": UNIT, "x": "Coordinates", "y": "Coordinates",
-                          "bare": "No type"}),
+        (
+            GOOGLE,
+            RUNNING + "\n\nClosing words.",
+            {"city": CITY, "unit": UNIT, "modes": "One of:\n- fast: quick\n- slow: thorough"},
+        ),
+        (
+            NUMPY,
+            RUNNING,
+            {"city": CITY, "unit": UNIT, "x": "Coordinates", "y": "Coordinates", "bare": "No type"},
+        ),
         (REST, RUNNING, {"city": CITY, "unit": UNIT, "empty": ""}),
-        (CHINESE, "查天气：现在和以后。\n\n只查城市。",
-         {"city": "城市，例如：图尔库，\n奥卢：大城市。\n\n第二段：保留。", "unit": "温度\n单位"}),
+        (
+            CHINESE,
+            "查天气：现在和以后。\n\n只查城市。",
+            {
+                "city": "城市，例如：图尔库，\n奥卢：大城市。\n\n第二段：保留。",
+                "unit": "温度\n单位",
+            },
+        ),
         ("Do.\nArgs:\n  a: One\n  b: Two\nReturns:\n  x", "Do.", {"a": "One", "b": "Two"}),
         ("Do.\n\nArguments:\n\n    a: One\n\n    b: Two\n", "Do.", {"a": "One", "b": "Two"}),
         ("Do.\n\nParameters:\n    a: One", "Do.", {"a": "One"}),
         ("Do.\n\nKeyword Args:\n    a: One", "Do.", {"a": "One"}),
-        ("Do.\n\nArgs:\n    returns: How many\n    args: The rest\n    note: Text\n    x: y",
-         "Do.", {"returns": "How many", "args": "The rest", "note": "Text", "x": "y"}),
-        ("Do.\n\nArgs:\n    returns:\n        How many\n    args:\n        Rest", "Do.",
-         {"returns": "How many", "args": "Rest"}),
+        (
+            "Do.\n\nArgs:\n    returns: How many\n    args: The rest\n    note: Text\n    x: y",
+            "Do.",
+            {"returns": "How many", "args": "The rest", "note": "Text", "x": "y"},
+        ),
+        (
+            "Do.\n\nArgs:\n    returns:\n        How many\n    args:\n        Rest",
+            "Do.",
+            {"returns": "How many", "args": "Rest"},
+        ),
         ("Do.\n\nArgs:\n    city：城市\n    unit：单位", "Do.", {"city": "城市", "unit": "单位"}),
         ("Do.\n\tArgs:\n\t\ta: One\n\t\t\tmore\n\t\tb: Two", "Do.", {"a": "One\nmore", "b": "Two"}),
         ("Do.\n\nRaises:\n    E: x\n\nNote:\n    y\n\nArgs:\n    a: One", "Do.", {"a": "One"}),
-        ("Do.\n\nArgs:\n    *args: Rest\n    **kwargs: More", "Do.", {"args": "Rest", "kwargs": "More"}),
-        ("Do.\n\nArgs:\n    a: One\n    goes on at the same indentation\n    b: Two", "Do.",
-         {"a": "One\ngoes on at the same indentation", "b": "Two"}),
+        (
+            "Do.\n\nArgs:\n    *args: Rest\n    **kwargs: More",
+            "Do.",
+            {"args": "Rest", "kwargs": "More"},
+        ),
+        (
+            "Do.\n\nArgs:\n    a: One\n    goes on at the same indentation\n    b: Two",
+            "Do.",
+            {"a": "One\ngoes on at the same indentation", "b": "Two"},
+        ),
         ("做。\n\n参数：\na：一\nb：二\n\n返回：三", "做。", {"a": "一", "b": "二"}),
         ("做。\n参数:\n- a：一\n- `b` (int): 二\n返回: 三\n还是三", "做。", {"a": "一", "b": "二"}),
         ("做。\n\n参数：\n    a、b：两个数", "做。", {"a": "两个数", "b": "两个数"}),
@@ -389,12 +416,19 @@ RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
         ("Args:\n    a: One", "", {"a": "One"}),
         (":param a: One\n:return: x", "", {"a": "One"}),
         ("Do.\n\n@param a: One", "Do.", {"a": "One"}),
-        ("Do: this.\nAnd that: too.\n\nUsage: like this", "Do: this.\nAnd that: too.\n\nUsage: like this", {}),
+        (
+            "Do: this.\nAnd that: too.\n\nUsage: like this",
+            "Do: this.\nAnd that: too.\n\nUsage: like this",
+            {},
+        ),
         ("Do.\n\n## 参数：\n    a：一", "Do.", {"a": "一"}),
         ("Do.\n\n**Args:**\n    a: One", "Do.", {"a": "One"}),
         ("Do.\n\nArgs:\n\nText after an empty section.", "Do.\n\nText after an empty section.", {}),
-        ("Do.\n\nArgs:\n    a: See https://x.org/y: there\n    b (int): (see: c)", "Do.",
-         {"a": "See https://x.org/y: there", "b": "(see: c)"}),
+        (
+            "Do.\n\nArgs:\n    a: See https://x.org/y: there\n    b (int): (see: c)",
+            "Do.",
+            {"a": "See https://x.org/y: there", "b": "(see: c)"},
+        ),
         ("Do.\n\nReturns (dict): x", "Do.", {}),
         ("做。\n\n参数\n----\na : int\n    一\n\n返回\n----\nint", "做。", {"a": "一"}),
         ("Do.\n\nSection\n-------\nText.", "Do.\n\nSection\n-------\nText.", {}),
@@ -428,7 +462,10 @@ def test_ghosts_in_the_docstring_are_ignored_and_missing_texts_left_out():
             ghost: Nobody
         """
 
-    assert properties(tool) == {"a": {"type": "integer", "description": "One"}, "b": {"type": "integer"}}
+    assert properties(tool) == {
+        "a": {"type": "integer", "description": "One"},
+        "b": {"type": "integer"},
+    }
 
 
 @given(st.text(alphabet="ab:：-\n \t参数返回Args()", max_size=80))
@@ -468,26 +505,40 @@ DAY = datetime.date(2026, 11, 30)
 @pytest.mark.parametrize(
     "value, expected",
     [
-        (None, None), (True, True), (3, 3), (0.5, 0.5), ("中", "中"),
+        (None, None),
+        (True, True),
+        (3, 3),
+        (0.5, 0.5),
+        ("中", "中"),
         ((1, [2, {3}]), [1, [2, [3]]]),
         ({"b", "a"}, ["a", "b"]),
         (frozenset({2, "a"}), ["a", 2]),
-        ({2: "a", None: "b", DAY: "c", Color.red: "d", True: "e"},
-         {"2": "a", "true": "e", "null": "b", "2026-11-30": "c", "r": "d"}),
+        (
+            {2: "a", None: "b", DAY: "c", Color.red: "d", True: "e"},
+            {"2": "a", "true": "e", "null": "b", "2026-11-30": "c", "r": "d"},
+        ),
         (range(3), [0, 1, 2]),
         (Color.pair, [1, 2]),
-        (Job("j", [Spot(1, DAY)]), {"name": "j", "spots": [{"x": 1, "when": "2026-11-30"}], "path": "."}),
-        (datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.timezone.utc), "2026-01-02T03:04:00+00:00"),
+        (
+            Job("j", [Spot(1, DAY)]),
+            {"name": "j", "spots": [{"x": 1, "when": "2026-11-30"}], "path": "."},
+        ),
+        (
+            datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
+            "2026-01-02T03:04:00+00:00",
+        ),
         (datetime.timedelta(minutes=2), 120.0),
         (uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"),
         (decimal.Decimal("1.50"), "1.50"),
         (b"\x00\xff", "00ff"),
         (1 + 2j, "(1+2j)"),
-        (EAGER.Text.a, "x"), (EAGER.Bits.four, 4), (EAGER.Tag("t"), "t"),
+        (EAGER.Text.a, "x"),
+        (EAGER.Bits.four, 4),
+        (EAGER.Tag("t"), "t"),
         (types.MappingProxyType({"a": 1}), {"a": 1}),
         (Arraylike(), [1, [2]]),
     ],
-)  # fmt: skip
+)
 def test_plain_gives_json_of_exact_types(value, expected):
     made = plain(value)
     assert made == expected and json.loads(json.dumps(made, allow_nan=False)) == expected
@@ -499,7 +550,18 @@ LOOP.append(LOOP)
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), float("-inf"), "\ud800", object(), pytest.param(10**5000, id="long"), Engine, len, LOOP, [{"k": object()}]]
+    "value",
+    [
+        float("nan"),
+        float("-inf"),
+        "\ud800",
+        object(),
+        pytest.param(10**5000, id="long"),
+        Engine,
+        len,
+        LOOP,
+        [{"k": object()}],
+    ],
 )
 def test_what_json_cannot_hold_goes_to_other(value):
     with pytest.raises(ValueError):
@@ -551,41 +613,79 @@ UTC = datetime.timezone.utc
 @pytest.mark.parametrize(
     "tp, sent, received",
     [
-        (int, 4096.0, 4096), (int, 7, 7), (float, 4, 4.0), (float, 0.5, 0.5), (str, "12345", "12345"),
-        (bool, True, True), (None, None, None), (Any, 4.0, 4.0), (Any, {"a": [1]}, {"a": [1]}),
-        (Optional[str], '{"k": 1}', '{"k": 1}'), (Optional[int], None, None), (Optional[int], 3.0, 3),
-        (Union[int, str], "5", "5"), (Union[int, float], 0.5, 0.5), (Union[str, int], 5, 5),
-        (Literal[4, 8], 8.0, 8), (Literal[1, True], True, True), (Literal[True, 1], 1, 1),
-        (Literal["a", None], None, None), (Color, "r", Color.red), (Color, [1, 2], Color.pair),
-        (EAGER.Bits, 8.0, EAGER.Bits.eight), (EAGER.Mixed, False, EAGER.Mixed.off),
-        (EAGER.Mixed, 1, EAGER.Mixed.one), (Optional[Color], None, None),
-        (list[int], [1.0, 2], [1, 2]), (tuple[int, str], [1.0, "a"], (1, "a")),
-        (tuple[float, ...], [1, 2], (1.0, 2.0)), (set[int], [1.0, 2], {1, 2}),
-        (frozenset[Color], ["r"], frozenset({Color.red})), (typing.Sequence[int], [1.0], [1]),
-        (dict[str, float], {"a": 1}, {"a": 1.0}), (dict[int, str], {"8": "a"}, {8: "a"}),
-        (dict[EAGER.Unit, int], {"C": 1.0}, {EAGER.Unit.celsius: 1}), (dict[EAGER.Bits, int], {"8": 1}, {EAGER.Bits.eight: 1}),
+        (int, 4096.0, 4096),
+        (int, 7, 7),
+        (float, 4, 4.0),
+        (float, 0.5, 0.5),
+        (str, "12345", "12345"),
+        (bool, True, True),
+        (None, None, None),
+        (Any, 4.0, 4.0),
+        (Any, {"a": [1]}, {"a": [1]}),
+        (Optional[str], '{"k": 1}', '{"k": 1}'),
+        (Optional[int], None, None),
+        (Optional[int], 3.0, 3),
+        (Union[int, str], "5", "5"),
+        (Union[int, float], 0.5, 0.5),
+        (Union[str, int], 5, 5),
+        (Literal[4, 8], 8.0, 8),
+        (Literal[1, True], True, True),
+        (Literal[True, 1], 1, 1),
+        (Literal["a", None], None, None),
+        (Color, "r", Color.red),
+        (Color, [1, 2], Color.pair),
+        (EAGER.Bits, 8.0, EAGER.Bits.eight),
+        (EAGER.Mixed, False, EAGER.Mixed.off),
+        (EAGER.Mixed, 1, EAGER.Mixed.one),
+        (Optional[Color], None, None),
+        (list[int], [1.0, 2], [1, 2]),
+        (tuple[int, str], [1.0, "a"], (1, "a")),
+        (tuple[float, ...], [1, 2], (1.0, 2.0)),
+        (set[int], [1.0, 2], {1, 2}),
+        (frozenset[Color], ["r"], frozenset({Color.red})),
+        (typing.Sequence[int], [1.0], [1]),
+        (dict[str, float], {"a": 1}, {"a": 1.0}),
+        (dict[int, str], {"8": "a"}, {8: "a"}),
+        (dict[EAGER.Unit, int], {"C": 1.0}, {EAGER.Unit.celsius: 1}),
+        (dict[EAGER.Bits, int], {"8": 1}, {EAGER.Bits.eight: 1}),
         (datetime.date, "2026-11-30", DAY),
-        (datetime.datetime, "2026-11-30T08:09:10Z", datetime.datetime(2026, 11, 30, 8, 9, 10, tzinfo=UTC)),
-        (datetime.datetime, "2026-11-30t08:09:10.5+00:00",
-         datetime.datetime(2026, 11, 30, 8, 9, 10, 500000, tzinfo=UTC)),
+        (
+            datetime.datetime,
+            "2026-11-30T08:09:10Z",
+            datetime.datetime(2026, 11, 30, 8, 9, 10, tzinfo=UTC),
+        ),
+        (
+            datetime.datetime,
+            "2026-11-30t08:09:10.5+00:00",
+            datetime.datetime(2026, 11, 30, 8, 9, 10, 500000, tzinfo=UTC),
+        ),
         (datetime.datetime, "2026-11-30 08:09", datetime.datetime(2026, 11, 30, 8, 9)),
         (datetime.time, "08:09:10.123456789Z", datetime.time(8, 9, 10, 123456, tzinfo=UTC)),
         (datetime.timedelta, 90, datetime.timedelta(seconds=90)),
         (Union[datetime.datetime, datetime.date], "2026-11-30", DAY),
         (Union[datetime.date, str], "soon", "soon"),
-        (decimal.Decimal, 0.1, decimal.Decimal("0.1")), (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
+        (decimal.Decimal, 0.1, decimal.Decimal("0.1")),
+        (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
         (uuid.UUID, "00000000-0000-0000-0000-000000000005", uuid.UUID(int=5)),
-        (pathlib.Path, "a/b", pathlib.Path("a/b")), (bytes, "00ff", b"\x00\xff"), (complex, "1+2j", 1 + 2j),
-        (Spot, {"x": 1.0, "when": "2026-11-30"}, Spot(1, DAY)), (Spot, {"x": 2}, Spot(2)),
+        (pathlib.Path, "a/b", pathlib.Path("a/b")),
+        (bytes, "00ff", b"\x00\xff"),
+        (complex, "1+2j", 1 + 2j),
+        (Spot, {"x": 1.0, "when": "2026-11-30"}, Spot(1, DAY)),
+        (Spot, {"x": 2}, Spot(2)),
         (Job, {"name": "j", "spots": [{"x": 1}]}, Job("j", [Spot(1)])),
-        (Options, {"unit": "r", "spot": {"x": 1}}, {"unit": Color.red, "spot": Spot(1)}), (Options, {}, {}),
-        (Union[Spot, Job], {"name": "j"}, Job("j")), (Optional[Job], None, None),
+        (Options, {"unit": "r", "spot": {"x": 1}}, {"unit": Color.red, "spot": Spot(1)}),
+        (Options, {}, {}),
+        (Union[Spot, Job], {"name": "j"}, Job("j")),
+        (Optional[Job], None, None),
         (EAGER.Tree, {"value": 1.0, "children": [{"value": 2}]}, EAGER.Tree(1, [EAGER.Tree(2)])),
-        (EAGER.Page[int], {"items": [1.0]}, EAGER.Page([1])), (EAGER.UserId, 3.0, 3),
-        (Annotated[int, EAGER.Ge(1)], 3.0, 3), (EAGER.Bound, 3.0, 3), (EAGER.Tag, "t", EAGER.Tag("t")),
+        (EAGER.Page[int], {"items": [1.0]}, EAGER.Page([1])),
+        (EAGER.UserId, 3.0, 3),
+        (Annotated[int, EAGER.Ge(1)], 3.0, 3),
+        (EAGER.Bound, 3.0, 3),
+        (EAGER.Tag, "t", EAGER.Tag("t")),
         (list[Optional[Spot]], [None, {"x": 1}], [None, Spot(1)]),
     ],
-)  # fmt: skip
+)
 def test_json_becomes_what_the_annotation_promises(tp, sent, received):
     def tool(value: tp): ...
 
@@ -601,15 +701,38 @@ def test_json_becomes_what_the_annotation_promises(tp, sent, received):
 @pytest.mark.parametrize(
     "tp, sent",
     [
-        (int, 5.5), (int, True), (int, "5"), (float, "x"), (float, True), (str, 5), (bool, 1), (int, None),
-        (datetime.date, "2026-02-30"), (datetime.datetime, "2026-11-30"), (uuid.UUID, "x"),
-        (decimal.Decimal, "abc"), (Color, "blue"), (Literal[1], True), (list[int], "a"), (list[int], ["a"]),
-        (tuple[int, str], [1]), (set[int], [1, 1]), (set, [[1]]), (dict[int, str], {"a": "b"}), (Spot, {"y": 1}),
-        (Spot, {}), (Job, {"name": "j", "extra": 1}), (Optional[int], "x"), (float, 10**400),
-        (Annotated[int, EAGER.Ge(1)], 0), (Annotated[int, EAGER.Limits(0, 9, 3)], 4), (Job, []),
-        (Annotated[str, EAGER.Size(1, 2)], ""), (dict[str, int], []),
+        (int, 5.5),
+        (int, True),
+        (int, "5"),
+        (float, "x"),
+        (float, True),
+        (str, 5),
+        (bool, 1),
+        (int, None),
+        (datetime.date, "2026-02-30"),
+        (datetime.datetime, "2026-11-30"),
+        (uuid.UUID, "x"),
+        (decimal.Decimal, "abc"),
+        (Color, "blue"),
+        (Literal[1], True),
+        (list[int], "a"),
+        (list[int], ["a"]),
+        (tuple[int, str], [1]),
+        (set[int], [1, 1]),
+        (set, [[1]]),
+        (dict[int, str], {"a": "b"}),
+        (Spot, {"y": 1}),
+        (Spot, {}),
+        (Job, {"name": "j", "extra": 1}),
+        (Optional[int], "x"),
+        (float, 10**400),
+        (Annotated[int, EAGER.Ge(1)], 0),
+        (Annotated[int, EAGER.Limits(0, 9, 3)], 4),
+        (Job, []),
+        (Annotated[str, EAGER.Size(1, 2)], ""),
+        (dict[str, int], []),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_an_error_that_names_the_parameter(tp, sent):
     def tool(value: tp): ...
 
@@ -647,27 +770,61 @@ def test_what_was_read_once_binds_again_and_again():
 @pytest.mark.parametrize("fn", [row[0] for row in EAGER.ROWS])
 def test_defaults_sent_back_are_accepted(fn):
     props = function_to_schema(fn)["parameters"]
-    sent = {name: prop["default"] for name, prop in props["properties"].items() if "default" in prop}
+    sent = {
+        name: prop["default"] for name, prop in props["properties"].items() if "default" in prop
+    }
     if not props["required"]:
         call_arguments(fn, sent)
 
 
 TYPES = st.recursive(
-    st.sampled_from([
-        int, float, str, bool, None, Any, bytes, datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID,
-        pathlib.PurePosixPath, Color, Spot, Job, Options, EAGER.Tree, Literal["x", 1, None], Literal[True], list, dict,
-    ]),
+    st.sampled_from(
+        [
+            int,
+            float,
+            str,
+            bool,
+            None,
+            Any,
+            bytes,
+            datetime.date,
+            datetime.timedelta,
+            decimal.Decimal,
+            uuid.UUID,
+            pathlib.PurePosixPath,
+            Color,
+            Spot,
+            Job,
+            Options,
+            EAGER.Tree,
+            Literal["x", 1, None],
+            Literal[True],
+            list,
+            dict,
+        ]
+    ),
     lambda inner: st.one_of(
-        inner.map(lambda a: list[a]), inner.map(lambda a: Optional[a]), inner.map(lambda a: dict[str, a]),
-        inner.map(lambda a: tuple[a, ...]), inner.map(lambda a: Annotated[a, "text"]),
-        st.tuples(inner, inner).map(lambda pair: Union[pair]), st.tuples(inner, inner).map(lambda pair: tuple[pair]),
+        inner.map(lambda a: list[a]),
+        inner.map(lambda a: Optional[a]),
+        inner.map(lambda a: dict[str, a]),
+        inner.map(lambda a: tuple[a, ...]),
+        inner.map(lambda a: Annotated[a, "text"]),
+        st.tuples(inner, inner).map(lambda pair: Union[pair]),
+        st.tuples(inner, inner).map(lambda pair: tuple[pair]),
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 EXAMPLES = {
-    "date": "2024-02-29", "uuid": "00000000-0000-0000-0000-000000000005", "base16": "00ff", "string": "7",
-    "integer": 4.0, "number": 2.5, "boolean": True, "null": None, None: {"a": [1]},
-}  # fmt: skip
+    "date": "2024-02-29",
+    "uuid": "00000000-0000-0000-0000-000000000005",
+    "base16": "00ff",
+    "string": "7",
+    "integer": 4.0,
+    "number": 2.5,
+    "boolean": True,
+    "null": None,
+    None: {"a": [1]},
+}
 
 
 def example(draw, schema, defs, depth=0):
@@ -675,20 +832,33 @@ def example(draw, schema, defs, depth=0):
     if "$ref" in schema:
         return example(draw, defs[schema["$ref"].rpartition("/")[2]], defs, depth + 1)
     if "anyOf" in schema:
-        return example(draw, draw(st.sampled_from(schema["anyOf"])) if depth < 4 else schema["anyOf"][-1], defs, depth + 1)
+        return example(
+            draw,
+            draw(st.sampled_from(schema["anyOf"])) if depth < 4 else schema["anyOf"][-1],
+            defs,
+            depth + 1,
+        )
     if "enum" in schema:
         return draw(st.sampled_from(schema["enum"]))
     kind = schema.get("type")
     kind = draw(st.sampled_from(kind)) if isinstance(kind, list) else kind
     if kind == "array":
-        items = schema.get("prefixItems", [schema.get("items")] * draw(st.integers(0, 2 if depth < 4 else 0)))
+        items = schema.get(
+            "prefixItems", [schema.get("items")] * draw(st.integers(0, 2 if depth < 4 else 0))
+        )
         return [example(draw, item, defs, depth + 1) for item in items]
     if kind == "object":
-        wanted = set(schema.get("required", ())) if depth > 3 else schema.get("properties", {}).keys()
+        wanted = (
+            set(schema.get("required", ())) if depth > 3 else schema.get("properties", {}).keys()
+        )
         props = {key: prop for key, prop in schema.get("properties", {}).items() if key in wanted}
-        props = props or ({"8": schema["additionalProperties"]} if schema.get("additionalProperties") else {})
+        props = props or (
+            {"8": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
+        )
         return {key: example(draw, prop, defs, depth + 1) for key, prop in props.items()}
-    return EXAMPLES[schema.get("format") or schema.get("contentEncoding") or kind if kind == "string" else kind]
+    return EXAMPLES[
+        schema.get("format") or schema.get("contentEncoding") or kind if kind == "string" else kind
+    ]
 
 
 @given(TYPES, st.data())
@@ -728,10 +898,15 @@ class Hidden:
 def gives_hidden() -> Hidden: ...
 
 
-@pytest.mark.parametrize("fn, value", [
-    (gives_job, Job("j", [Spot(1, DAY)])), (gives_later, Job("j")), (gives_options, {"spot": Spot(1)}),
-    (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fn, value",
+    [
+        (gives_job, Job("j", [Spot(1, DAY)])),
+        (gives_later, Job("j")),
+        (gives_options, {"spot": Spot(1)}),
+        (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
+    ],
+)
 def test_record_results_have_an_object_schema_that_fits(fn, value):
     schema = output_schema(fn)
     assert schema["type"] == "object"
@@ -739,7 +914,9 @@ def test_record_results_have_an_object_schema_that_fits(fn, value):
     jsonschema.Draft202012Validator(schema).validate(plain(value))
 
 
-@pytest.mark.parametrize("fn", [gives_spot, gives_int, gives_engine, gives_nothing, gives_hidden, len, 3])
+@pytest.mark.parametrize(
+    "fn", [gives_spot, gives_int, gives_engine, gives_nothing, gives_hidden, len, 3]
+)
 def test_other_results_have_no_schema(fn):
     assert output_schema(fn) is None
 
@@ -764,7 +941,9 @@ def test_description_is_the_running_text_only():
 
 def test_type_alone_has_a_schema():
     assert type_to_schema(int) == {"type": "integer"}
-    assert type_to_schema(Spot)["$ref"] == "#/$defs/Spot" and "Spot" in type_to_schema(Spot)["$defs"]
+    assert (
+        type_to_schema(Spot)["$ref"] == "#/$defs/Spot" and "Spot" in type_to_schema(Spot)["$defs"]
+    )
     for tp in (Engine, JSON_TREE):
         with pytest.raises(SchemaError):
             type_to_schema(tp)
@@ -786,5 +965,7 @@ def test_schemas_can_be_made_without_importing_the_modules_of_scalars():
         "assert not {'datetime', 'decimal', 'uuid', 'pathlib'} & set(sys.modules)\n"
     )
     where = pathlib.Path(product.__file__).parent
-    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=where, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=where, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

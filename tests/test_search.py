@@ -418,7 +418,8 @@ def sections_of(tmp_path, text: str | bytes) -> list[tuple[str, str]]:
 
 
 def test_foreign_headings_make_a_path(tmp_path):
-    text = "intro\n\n# Setup\n\nrun it\n\n## On Linux\n\napt\n\n### Empty\n\n# Use\n\n## On Linux\n\ngo\n"
+    text = "intro\n\n# Setup\n\nrun it\n\n## On Linux\n\napt\n\n"
+    text += "### Empty\n\n# Use\n\n## On Linux\n\ngo\n"
     assert sections_of(tmp_path, text) == [
         ("file", "intro"),
         ("file > Setup", "run it"),

@@ -7,8 +7,15 @@ import jsonschema
 import pytest
 
 from w4d3_tools_mcp import (
-    TOOL_FORMATS, Tool, ToolRegistry, built_in_tools, to_anthropic_tool, to_gemini_tool, to_mcp_tool,
-    to_openai_tool, tools_in_format,
+    TOOL_FORMATS,
+    Tool,
+    ToolRegistry,
+    built_in_tools,
+    to_anthropic_tool,
+    to_gemini_tool,
+    to_mcp_tool,
+    to_openai_tool,
+    tools_in_format,
 )
 
 TOOLS = built_in_tools()
@@ -30,11 +37,17 @@ def test_every_format_names_every_tool(format):
 
 def test_mcp_says_what_a_tool_does_to_the_world():
     assert to_mcp_tool(TOOLS["calculator"])["annotations"] == {
-        "readOnlyHint": True, "destructiveHint": False, "openWorldHint": False,
+        "readOnlyHint": True,
+        "destructiveHint": False,
+        "openWorldHint": False,
     }
-    risky = Tool("rm", "删除", {"type": "object"}, print, labels=frozenset({"irreversible", "sends"}))
+    risky = Tool(
+        "rm", "删除", {"type": "object"}, print, labels=frozenset({"irreversible", "sends"})
+    )
     assert to_mcp_tool(risky)["annotations"] == {
-        "readOnlyHint": False, "destructiveHint": True, "openWorldHint": True,
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "openWorldHint": True,
     }
 
 
@@ -61,17 +74,27 @@ class Level(enum.IntEnum):
 
 
 def everything(
-    a: int, b: str | None, c: list[int], d: Literal["x", "y"], e: Unit, f: int | str, g: dict[str, int],
-    h: Level = Level.LOW, i: list = [], j: Literal[1, 2] = 1,
+    a: int,
+    b: str | None,
+    c: list[int],
+    d: Literal["x", "y"],
+    e: Unit,
+    f: int | str,
+    g: dict[str, int],
+    h: Level = Level.LOW,
+    i: list = [],
+    j: Literal[1, 2] = 1,
 ):
     """各种类型。"""
 
 
 def walk(schema):
     yield schema
-    for child in (*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *(
-        [schema["items"]] if "items" in schema else []
-    )):
+    for child in (
+        *schema.get("properties", {}).values(),
+        *schema.get("anyOf", ()),
+        *([schema["items"]] if "items" in schema else []),
+    ):
         yield from walk(child)
 
 
@@ -82,26 +105,53 @@ def test_gemini_gets_its_own_dialect():
     assert properties["a"] == {"type": "INTEGER"}
     assert properties["b"] == {"type": "STRING", "nullable": True}
     assert properties["c"] == {"type": "ARRAY", "items": {"type": "INTEGER"}}
-    assert properties["d"] == {"type": "STRING", "enum": ["x", "y"]} == {**properties["e"], "enum": ["x", "y"]}
+    assert (
+        properties["d"]
+        == {"type": "STRING", "enum": ["x", "y"]}
+        == {**properties["e"], "enum": ["x", "y"]}
+    )
     assert properties["f"] == {"anyOf": [{"type": "INTEGER"}, {"type": "STRING"}]}
     assert properties["i"]["items"] == {}
     assert "enum" not in properties["h"] and "enum" not in properties["j"]
     allowed = {
-        "type", "format", "title", "description", "nullable", "enum", "maxItems", "minItems", "properties",
-        "required", "minProperties", "maxProperties", "minLength", "maxLength", "pattern", "anyOf",
-        "items", "minimum", "maximum",
+        "type",
+        "format",
+        "title",
+        "description",
+        "nullable",
+        "enum",
+        "maxItems",
+        "minItems",
+        "properties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "anyOf",
+        "items",
+        "minimum",
+        "maximum",
     }
     assert all(set(schema) <= allowed for schema in walk(parameters))
 
 
 def test_gemini_writes_references_out_and_survives_recursion():
     node = {
-        "type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+        "type": "object",
+        "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
     }
-    schema = {"type": "object", "properties": {"root": {"$ref": "#/$defs/Node"}}, "$defs": {"Node": node}}
+    schema = {
+        "type": "object",
+        "properties": {"root": {"$ref": "#/$defs/Node"}},
+        "$defs": {"Node": node},
+    }
     shown = to_gemini_tool(Tool("t", "说明", schema, print))["parameters"]
     assert shown["properties"]["root"]["properties"]["kids"]["items"] == {"type": "OBJECT"}
 
 
 def test_gemini_gets_no_empty_object():
-    assert "parameters" not in to_gemini_tool(Tool("t", "说明", {"type": "object", "properties": {}}, print))
+    assert "parameters" not in to_gemini_tool(
+        Tool("t", "说明", {"type": "object", "properties": {}}, print)
+    )
