@@ -5,9 +5,12 @@
 # ///
 """工具调用（tool calling）与 MCP 的参考实现：一个文件，只用标准库。CME295 第 4 周第 3 天。
 
-    python3 w4d3_tools_mcp.py --demo         离线看懂工具调用
-    python3 w4d3_tools_mcp.py --schema       由函数生成的 JSON Schema
-    python3 w4d3_tools_mcp.py --help         其余命令
+    python3 w4d3_tools_mcp.py --demo           离线看懂工具调用
+    python3 w4d3_tools_mcp.py --router-demo    40 个工具里怎么挑出 5 个
+    python3 w4d3_tools_mcp.py --mcp-demo       逐条看 MCP 的消息
+    python3 w4d3_tools_mcp.py --mcp-server     给 Claude、Cursor 用的 MCP 服务器
+    python3 w4d3_tools_mcp.py --ask "问题"     问一个真实的模型
+    python3 w4d3_tools_mcp.py --help           其余命令
 
 Map. A section refers only to sections above it; `grep -n '^# §'` prints this list from the code.
 
@@ -20,40 +23,54 @@ Map. A section refers only to sections above it; `grep -n '^# §'` prints this l
     § 5  计算器 Calculator
     § 6  检索 Search
     § 7  内置工具 Built-in tools
+    § 8  路由 Router
     C  models
     § 9  消息格式 Wire formats
+    § 10  文本协议 Text formats
+    § 11  流式 Streams
     § 12  循环 Loop
     § 13  模拟模型 Mock
+    D  MCP
+    § 14  JSON-RPC
+    § 15  服务端核心 Server core
+    § 16  客户端核心 Client core
+    E  edges, the only input and output
+    § 17  HTTP
+    § 18  stdio
     F  command line
     § 19  呈现 Rendering
     § 20  演示 Demos
     § 21  入口 Command line
 
 §1 knows nothing. §2–§3 know types. §4 knows tools, not models. §12 knows models only as something
-that answers. §21 knows everything and decides nothing.
+that answers. §15 knows messages, not pipes. §18 knows pipes, not methods. §21 knows everything and
+decides nothing.
 
 How to read it: the first half of the lecture is §1, §4, §12, §13, about 800 lines; take §2 and §3
 when you want to know how a schema is made and how arguments are checked. The rest can wait.
 
 Extend it in one place: a tool is one function (§7, or your own file with --tools), a schema keyword
-one row in §3, an operation of the calculator one row in §5, a command one row in §21.
+one row in §3, an operation of the calculator one row in §5, a way to write calls as text one row
+in §10, an MCP method one row in §15, a backend one row in §17, a command one row in §21.
 
 Limits: lexical search only; arguments are validated, never guessed; tools run in threads of this
 process, so a tool that hangs is abandoned, not killed.
 
 Sources: JSON Schema 2020-12; OpenAI Chat Completions, Anthropic Messages and Gemini API references;
-Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009.
+MCP specification, five revisions from 2024-11-05 to 2026-07-28; JSON-RPC 2.0; WHATWG server-sent
+events; Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond, 2009.
 """
 
 from __future__ import annotations
 
 import ast
 import codecs
+import collections
 import contextlib
-import dataclasses
+import contextvars
 import enum
 import functools
-import inspect
+import io
 import itertools
 import json
 import marshal
@@ -63,10 +80,11 @@ import os
 import re
 import sys
 import threading
+import time
 import types
 import typing
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
@@ -180,50 +198,34 @@ class Turn(NamedTuple):
 # § 2  模式 Schema      uses §1 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # A Python function describes itself: names and types from its signature, texts from its docstring.
-# Every type is one `Shape` with both directions: the JSON Schema (draft 2020-12) for the model, and
-# `read`, which turns the model's JSON into what the annotation promises; so the two cannot drift
-# apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is one
-# function under `@_form` or `@_special`. A dataclass is described as a function is: by the
-# signature of its constructor. What JSON cannot express is refused when the tool is defined, with
-# the parameter's name in the message; it never becomes a vague "object" or "string". Docstring
-# text beats `Annotated` text. A return type never breaks a schema.
+# Every type becomes one `Shape` with both directions: JSON Schema (draft 2020-12) for the model,
+# and `read`, which turns the model's JSON into what the annotation promises; so the two cannot
+# drift apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is
+# one function under `@_form`. What JSON cannot express is refused when the tool is defined, with
+# the parameter's name; it never becomes a vague "object" or "string". Docstring text beats
+# `Annotated` text. A return type never breaks a schema. `inspect` and `dataclasses` are imported
+# inside the functions that need them: that saves 10 ms of start-up.
 # Sources: json-schema.org/draft/2020-12; PEP 484, 589, 593, 655, 695.
 
 
 # --- scalars: one table, Python type ⇄ JSON ---
 
-
-def _construct(cls: type, value: Any) -> Any:
-    return cls(value)
-
-
-def _keep(cls: type, value: Any) -> Any:
-    return value
-
-
 def _write_text(value: object) -> str:
     text = str.__str__(value) if isinstance(value, str) else str(value)
-    if not text.isascii():
-        text.encode()  # raises UnicodeEncodeError, a ValueError: a lone surrogate is not JSON text
+    text.encode()  # raises UnicodeEncodeError, a ValueError: a lone surrogate is not JSON text
     return text
 
 
-def _read_int(cls: type, number: float) -> int:
+def _write_number(value: float) -> float:
+    if not abs(value) < 1 << 14_000:  # about 4,200 digits; from 4,300 on CPython refuses to print
+        raise ValueError("JSON has no NaN, no infinity and no endless integers")
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _read_whole(cls: type, number: float) -> int:
     if number != int(number):  # 4096.0 is an integer in JSON Schema, 4096.5 is not
         raise ValueError(number)
     return cls(number)
-
-
-def _write_int(value: int) -> int:
-    if value.bit_length() > 14_000:  # about 4,200 digits; from 4,300 on CPython refuses to print
-        raise ValueError("too long")
-    return int(value)
-
-
-def _write_float(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("JSON has no NaN and no infinity")
-    return float(value)
 
 
 def _read_iso(cls: type, text: str) -> Any:
@@ -234,72 +236,51 @@ def _read_iso(cls: type, text: str) -> Any:
     return cls.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
 
 
-def _write_iso(value: Any) -> str:
-    return value.isoformat()
-
-
 class Scalar(NamedTuple):
     """One row of SCALARS."""
 
     types: str  # JSON types it is written as: "string", or several, "number string"
-    extra: dict  # further schema keywords
-    read: Callable[[Any, Any], Any]  # class, JSON value of that type → value, or any exception
-    write: Callable[[Any], Any]  # value → JSON value, or ValueError
+    extra: dict = {}  # further schema keywords
+    read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
+    write: Callable = _write_text  # value → JSON value, or ValueError
 
 
-# The keys are text, so that a type is recognised without importing its module.
+# The keys are text, so that a type is recognised without importing its module. Subclasses count.
 SCALARS = {
-    "builtins.str": Scalar("string", {}, _construct, _write_text),
-    "builtins.int": Scalar("integer", {}, _read_int, _write_int),
-    "builtins.float": Scalar("number", {}, _construct, _write_float),
-    "builtins.bool": Scalar("boolean", {}, _keep, bool),
-    "builtins.NoneType": Scalar("null", {}, _keep, lambda value: None),
-    "builtins.complex": Scalar("string", {}, _construct, _write_text),
-    "builtins.bytes": Scalar(
-        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex
-    ),
-    "typing.LiteralString": Scalar("string", {}, _keep, _write_text),
-    "datetime.date": Scalar("string", {"format": "date"}, _read_iso, _write_iso),
-    "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso, _write_iso),
-    "datetime.time": Scalar("string", {"format": "time"}, _read_iso, _write_iso),
-    "datetime.timedelta": Scalar(
-        "number", {"description": "秒"}, lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()
-    ),
-    "decimal.Decimal": Scalar("number string", {}, lambda cls, n: cls(str(n)), _write_text),
-    "fractions.Fraction": Scalar("number string", {}, lambda cls, n: cls(str(n)), _write_text),
-    "uuid.UUID": Scalar("string", {"format": "uuid"}, _construct, _write_text),
-    "pathlib.Path": Scalar("string", {}, _construct, _write_text),
-    "pathlib.PurePath": Scalar("string", {}, _construct, _write_text),
+    "builtins.str": Scalar("string"),
+    "builtins.int": Scalar("integer", read=_read_whole, write=_write_number),
+    "builtins.float": Scalar("number", write=_write_number),
+    "builtins.bool": Scalar("boolean", write=bool),
+    "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
+    "builtins.complex": Scalar("string"),
+    "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
+                             lambda cls, text: cls.fromhex(text), bytes.hex),
+    "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
+    "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
+    "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso,
+                                lambda v: v.isoformat()),
+    "datetime.time": Scalar("string", {"format": "time"}, _read_iso),
+    "datetime.timedelta": Scalar("number", {"description": "秒"},
+                                 lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()),
+    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "uuid.UUID": Scalar("string", {"format": "uuid"}),
+    "pathlib.PurePath": Scalar("string"),
 }
 
 
 def _type_key(tp: Any) -> str:
-    """The key of a type in the tables: top module and name, "pathlib.Path" or "collections.Set"."""
-    name = getattr(tp, "__qualname__", None) or type(tp).__qualname__
-    return f"{getattr(tp, '__module__', '').partition('.')[0]}.{name}"
+    """How the tables name a class or special form: "builtins.str", "collections.Set"."""
+    module = (getattr(tp, "__module__", None) or "").partition(".")[0]
+    return f"{module.removesuffix('_extensions')}.{getattr(tp, '__qualname__', '')}"
 
 
 @functools.lru_cache(maxsize=256)
 def _scalar_row(cls: Any) -> Scalar | None:
-    """The row of a class or of its nearest base that has one: subclasses of `str` work as well."""
     keys = map(_type_key, getattr(cls, "__mro__", (cls,)))
     return next((SCALARS[key] for key in keys if key in SCALARS), None)
 
 
 # --- value → JSON ---
-
-
-# Methods by which classes of others export themselves: NamedTuple, numpy/torch/pandas, pydantic.
-_EXPORTS = ("_asdict", "tolist", "model_dump")
-
-
-def _sorted(values: list) -> list:
-    """What was in a set, in the same order in every run."""
-    try:
-        return sorted(values)
-    except TypeError:  # mixed types
-        return sorted(values, key=repr)
-
 
 def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
     if isinstance(value, enum.Enum):
@@ -312,14 +293,16 @@ def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         items = [(_plain(key, other), _plain(item, other)) for key, item in value.items()]
         return {key if type(key) is str else json.dumps(key): item for key, item in items}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if hasattr(type(value), "__dataclass_fields__"):
+        import dataclasses
         names = [field.name for field in dataclasses.fields(value)]
         return {name: _plain(getattr(value, name), other) for name in names}
-    for method in _EXPORTS:
+    for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
         if callable(getattr(type(value), method, None)):
             return _plain(getattr(value, method)(), other)
     if isinstance(value, (set, frozenset)):
-        return _sorted([_plain(item, other) for item in value])
+        items = [_plain(item, other) for item in value]  # sorted: the same order in every run
+        return sorted(items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
     if isinstance(value, Sequence):
         return [_plain(item, other) for item in value]
     return other(value)
@@ -332,10 +315,9 @@ def _refuse(value: object) -> Any:
 def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
-    Dataclass and NamedTuple become objects, a set a sorted array, an Enum its value, dates ISO
-    text, bytes hexadecimal. What JSON cannot hold (NaN, a lone surrogate, any other object,
-    something that contains itself) goes to `other`, which returns a substitute or, by default,
-    raises ValueError.
+    Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
+    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself) goes to
+    `other`, which returns a substitute or, by default, raises ValueError.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
@@ -348,7 +330,6 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 
 # --- docstrings ---
 
-
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
@@ -358,24 +339,19 @@ class Docstring(NamedTuple):
     returns: str = ""
 
 
-# Headings by what stands below them; "other" never reaches the model.
+# Words by what stands below or behind them; "other" never reaches the model.
 _HEADINGS = {
-    "params": "args|arguments|parameters|params|keyword args|keyword arguments|other parameters|"
-    "attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
+    "params": "args|arg|arguments|argument|parameters|parameter|params|param|keyword args|"
+    "keyword arguments|other parameters|attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
     "returns": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出",
-    "other": "raises|raise|exceptions|warns|warning|warnings|note|notes|example|examples|see also|"
-    "references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|示例|例子|例|样例|参见|参考",
+    "other": "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
+    "example|examples|see also|references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|"
+    "示例|例子|例|样例|参见|参考",
 }
-_FIELDS = {  # reST: `:param int days: text`, `:returns: text`
-    "params": "param|parameter|arg|argument|key|keyword",
-    "returns": "return|returns|yield|yields",
-    "other": "type|rtype|raise|raises|except|exception",
-}
-_KIND_OF_HEADING = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
-_KIND_OF_FIELD = {word: kind for kind, words in _FIELDS.items() for word in words.split("|")}
+_HEADING_KIND = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
+_FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "params"}
 _HEADING = re.compile(
-    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)\s*(?:[(（].*?[)）])?\**\s*[:：]\**\s*(.*)", re.I
-)
+    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)\s*(?:[(（].*?[)）])?\**\s*[:：]\**\s*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
@@ -388,12 +364,13 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _block(lines: list[str]) -> str:
+def _dedented(lines: list[str]) -> str:
+    import inspect
     text = "\n".join(lines).strip()
     return inspect.cleandoc(text) if "\n" in text else text
 
 
-class _Section(NamedTuple):
+class _DocSection(NamedTuple):
     kind: str  # "text", "params", "returns" or "other"
     indent: int  # of its heading; -1 for running text, which only a heading ends
     entry: re.Pattern  # how a parameter begins in it
@@ -404,60 +381,58 @@ class _Section(NamedTuple):
         if self.indent < 0 or not self.lines or not line.strip() or _indent(line) > self.indent:
             return True
         flat = self.lines[0].strip() and _indent(self.lines[0]) <= self.indent
-        listed = self.kind == "params" and self.entry.fullmatch(line.strip())
-        return self.entry is _NUMPY_ENTRY or bool(flat and (self.lines[-1].strip() or listed))
+        named = self.kind == "params" and self.entry.fullmatch(line.strip())
+        return self.entry is _NUMPY_ENTRY or bool(flat and (self.lines[-1].strip() or named))
+
+    def params(self) -> dict[str, str]:
+        """Name → text; what is indented deeper belongs to the name above."""
+        margin = next((_indent(line) for line in self.lines if line.strip()), 0)
+        found, lines, bulleted = {}, [], None  # what stands above the first name is dropped
+        for line in self.lines:
+            entry = self.entry.fullmatch(line.strip()) if _indent(line) <= margin else None
+            if entry and bulleted in (None, bool(entry[1])):
+                bulleted, lines = bool(entry[1]), [entry[3]]
+                for name in _COMMA.split(entry[2]):
+                    found[name.strip("`* ")] = lines
+            else:
+                lines.append(line)
+        return {name: _dedented(lines) for name, lines in found.items()}
 
 
-def _begin(line: str, below: str) -> _Section | None:
+def _begin(line: str, below: str) -> _DocSection | None:
     """The section that a line begins, with what already follows its colon; None if it does not."""
-    indent = _indent(line)
+    indent, kind, text = _indent(line), None, ""
     if below.lstrip().startswith("---"):
-        kind = _KIND_OF_HEADING.get(line.strip(" :：").lower())
-        return _Section(kind, indent, _NUMPY_ENTRY, []) if kind else None
-    kind = text = None
+        kind = _HEADING_KIND.get(line.strip(" :：").lower())
+        return _DocSection(kind, indent, _NUMPY_ENTRY, []) if kind else None
     if field := _FIELD.match(line):
-        kind, names, text = _KIND_OF_FIELD.get(field[1]), field[2].split(), field[3]
+        kind, names, text = _FIELD_KIND.get(field[1]), field[2].split(), field[3]
         if kind == "params" and names:
             text = f"{names[-1]}: {text}"  # the name stands last, behind its type
     elif heading := _HEADING.match(line):
-        kind, text = _KIND_OF_HEADING.get(heading[1].lower()), heading[2]
+        kind, text = _HEADING_KIND.get(heading[1].lower()), heading[2]
         if kind == "params" and text and not _ENTRY.match(text):
             return None  # "输入：一段文字" is running text
-    return _Section(kind, indent, _ENTRY, [" " * indent + text] if text else []) if kind else None
+    lines = [" " * indent + text] if text else []
+    return _DocSection(kind, indent, _ENTRY, lines) if kind else None
 
 
-def _sections(lines: list[str]) -> list[_Section]:
+def _doc_sections(lines: list[str]) -> list[_DocSection]:
     """The docstring cut at its headings, by indentation: a colon inside a text cuts nothing."""
-    section = _Section("text", -1, _ENTRY, [])
+    section = _DocSection("text", -1, _ENTRY, [])
     sections = [section]
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""])):
-        heading = ":" in line or "：" in line or "---" in below
+        marked = ":" in line or "：" in line or "---" in below
         outside = section.indent < 0 or _indent(line) <= section.indent
-        begun = _begin(line, below) if heading and outside else None
+        begun = _begin(line, below) if marked and outside else None
         if begun and begun.lines and number == 0 and line[0] not in ":@":
             begun = None  # "返回：今天的日期" as a whole docstring is its summary
         if begun or not section.takes(line):
-            section = begun or _Section("text", -1, _ENTRY, [line])
+            section = begun or _DocSection("text", -1, _ENTRY, [line])
             sections.append(section)
         elif section.entry is not _NUMPY_ENTRY or not line.lstrip().startswith("---"):
             section.lines.append(line)
     return sections
-
-
-def _entries(section: _Section) -> dict[str, str]:
-    """Name → text of a parameter section; what is indented deeper belongs to the name above."""
-    margin = next((_indent(line) for line in section.lines if line.strip()), 0)
-    found: dict[str, list[str]] = {}
-    lines, bulleted = [], None  # what stands above the first name is dropped
-    for line in section.lines:
-        entry = section.entry.fullmatch(line.strip()) if _indent(line) <= margin else None
-        if entry and bulleted in (None, bool(entry[1])):
-            bulleted, lines = bool(entry[1]), [entry[3]]
-            for name in _COMMA.split(entry[2]):
-                found[name.strip("`* ")] = lines
-        else:
-            lines.append(line)
-    return {name: _block(lines) for name, lines in found.items()}
 
 
 def parse_docstring(text: str | None) -> Docstring:
@@ -469,21 +444,27 @@ def parse_docstring(text: str | None) -> Docstring:
     >>> parse_docstring("天气。\\n\\n参数：\\n    city (str)：城市名\\n返回：\\n    一句话").params
     {'city': '城市名'}
     """
-    if not text:
-        return Docstring()
-    running, params, returns = [], {}, []
-    for section in _sections(inspect.cleandoc(text).splitlines()):
-        if section.kind == "params":
-            params.update(_entries(section))
-        elif section.kind == "returns":
-            returns.append(_block(section.lines))
-        elif section.kind == "text":
-            running.append("\n".join(section.lines).strip())
+    import inspect
+    sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
+    running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
+    returns = [_dedented(section.lines) for section in sections if section.kind == "returns"]
+    params = {}
+    for section in sections:
+        params.update(section.params() if section.kind == "params" else {})
     description = "\n\n".join(filter(None, running))
     return Docstring(description.partition("\n\n")[0], description, params, "\n".join(returns))
 
 
 # --- types → shapes ---
+
+# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
+_PARSED = {
+    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
+    "null": {type(None)}, "array": {list}, "object": {dict},
+}
+_WRITE_INSTEAD = (
+    "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
+)
 
 
 class Shape(NamedTuple):
@@ -492,28 +473,26 @@ class Shape(NamedTuple):
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
     read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
 
-
-# Kinds of value the JSON parser makes; `bool` is no number here, and 1.0 is the same kind as 1.
-_KIND = {
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
+    def accepts(self, value: Any) -> bool:
+        try:
+            self.read(value)
+        except Exception:  # a record's own constructor may raise anything
+            return False
+        return True
 
 
-def _spelled_types(schema: dict) -> list[str]:
-    names = schema.get("type", [])
-    return [names] if isinstance(names, str) else names
+class _MisfitError(ToolError):
+    """A JSON value and what it should have been; put into words only if somebody reads it."""
+
+    def __str__(self) -> str:
+        text = json.dumps(self.args[0], ensure_ascii=False)
+        return f"{text if len(text) <= 80 else text[:80] + '…'} 不能当作 {self.args[1]}"
 
 
-def _kinds(schema: dict) -> set[str]:
-    """The kinds of value that the `type` words of a schema, or of its branches, allow."""
-    own = {"number" if name == "integer" else name for name in _spelled_types(schema)}
-    return own.union(*map(_kinds, schema.get("anyOf", ())))
+def _type_words(schema: dict) -> list[str]:
+    """The words after `type` in a schema and its branches."""
+    own = schema.get("type", [])
+    return sum(map(_type_words, schema.get("anyOf", ())), [own] if isinstance(own, str) else own)
 
 
 def _one_or_list(names: Iterable[str]) -> str | list[str]:
@@ -521,125 +500,75 @@ def _one_or_list(names: Iterable[str]) -> str | list[str]:
     return names if len(names) > 1 else names[0]
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:80] + "…"
+# How one way of writing types becomes a shape, make(type, scope). The keys: of a class or special
+# form its `_type_key`, of any other object its class, of all other classes their `_class_word`.
+_FORMS: dict[str, Callable[[Any, _Scope], Shape]] = {}
 
 
-class _MisfitError(ToolError):
-    """A JSON value and what it should have been; put into words only if somebody reads it."""
-
-    def __str__(self) -> str:
-        value, expected = self.args
-        return f"{_shown(value)} 不能当作 {expected}"
+def _form(*keys: str) -> Callable:
+    return lambda make: _FORMS.update(dict.fromkeys(keys, make)) or make
 
 
-@functools.lru_cache(maxsize=256)
-def _scalar_reader(cls: Any) -> Callable[[Any], Any]:
-    row = _scalar_row(cls)
-    kinds = _kinds({"type": row.types.split()})
-
-    def read(value: Any) -> Any:
-        if _KIND.get(type(value)) in kinds:
-            try:
-                return row.read(cls, value)
-            except Exception:  # each class has its own: ValueError, InvalidOperation ...
-                pass
-        raise _MisfitError(value, row.extra.get("format") or row.types.replace(" ", " 或 "))
-
-    return read
+def _class_word(cls: Any) -> str:
+    marks = {
+        "__members__": "enum", "__dataclass_fields__": "record",
+        "__required_keys__": "record", "_field_defaults": "record",  # TypedDict, NamedTuple
+    }
+    found = (word for mark, word in marks.items() if hasattr(cls, mark))
+    return next(found, "other") if isinstance(cls, type) else "other"
 
 
-_WRITE_INSTEAD = (
-    "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
-)
-# How one way of writing a type becomes a shape, make(type, scope): special forms by name, for below
-# Python 3.11 some of them are typing_extensions' own; the others by the first test that matches.
-_SPECIAL: dict[str, Callable] = {}
-_FORMS: list[tuple[Callable, Callable]] = []
-
-
-def _special(*names: str) -> Callable:
-    def register(make: Callable) -> Callable:
-        _SPECIAL.update(dict.fromkeys(names, make))
-        return make
-
-    return register
-
-
-def _form(matches: Callable[[Any], bool]) -> Callable:
-    def register(make: Callable) -> Callable:
-        _FORMS.append((matches, make))
-        return make
-
-    return register
-
-
-def _special_name(origin: Any) -> str | None:
-    """The name of a special form of `typing`: "Union", "Literal", "Annotated" ..."""
-    if getattr(origin, "__module__", None) not in ("typing", "typing_extensions", "types"):
-        return None
-    return getattr(origin, "_name", None) or getattr(origin, "__name__", None)
-
-
-@dataclasses.dataclass(eq=False)
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
-    module: dict[str, Any] = dataclasses.field(default_factory=dict)
-    local: dict[str, Any] = dataclasses.field(default_factory=dict)
-    defs: dict[str, Shape] = dataclasses.field(default_factory=dict)
-    names: dict[Any, str] = dataclasses.field(default_factory=dict)  # type → its name in `defs`
-    making: set[Any] = dataclasses.field(default_factory=set)  # aliases in the making
+    def __init__(self, module: dict, local: dict, *, outer: _Scope | None = None):
+        self.module, self.local = module, local
+        self.defs: dict[str, Shape] = outer.defs if outer else {}
+        self.names: dict[Any, str] = outer.names if outer else {}  # type → its name in `defs`
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
         return eval(text, self.module, self.local)
 
     def shape(self, tp: Any) -> Shape:
-        """The shape of any annotation: scalars by their table, all else by its form."""
+        """The shape of any annotation. SchemaError says what is wrong with it."""
         tp = type(None) if tp is None else tp
-        row = SCALARS.get(_type_key(tp)) if isinstance(tp, type) else None
-        if not row:
-            origin = typing.get_origin(tp) or tp
-            make = _SPECIAL.get(_special_name(origin))
-            make = make or next((make for matches, make in _FORMS if matches(origin)), None)
-            if make:
-                return make(tp, self)
-            row = _scalar_row(tp)
-        if not row:
-            shown = inspect.formatannotation(tp)
-            raise SchemaError(f"类型 {shown} 写不成 JSON Schema；{_WRITE_INSTEAD}")
-        return Shape({"type": _one_or_list(row.types.split()), **row.extra}, _scalar_reader(tp))
+        origin = typing.get_origin(tp) or tp
+        make = _FORMS.get(_type_key(origin)) or _FORMS.get(type(origin).__name__)
+        try:
+            return (make or _FORMS[_class_word(origin)])(tp, self)
+        except SchemaError:
+            raise
+        except NameError as error:
+            raise SchemaError(
+                f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它"
+                "（延迟求值的标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）"
+            ) from error
+        except Exception as error:  # evaluating an annotation runs the programmer's own code
+            shown = f"{type(error).__name__}: {error}"
+            raise SchemaError(f"类型标注读不懂（{shown}）；{_WRITE_INSTEAD}") from error
 
-    def _reference(self, key: Any, name: str) -> Shape:
-        if key not in self.names:
+    def shared(self, key: Any, name: str, make: Callable[[], Shape], *, inline: bool) -> Shape:
+        """A `$ref` to what `make` gives. It is made once, so a type may contain itself.
+
+        With inline=True the thing itself, in place, unless it does contain itself.
+        """
+        new = key not in self.names
+        if new and inline:
+            self.names[key] = ""  # until something inside refers to it
+        elif not self.names.get(key):
             name = re.sub(r"\W", "_", name, flags=re.ASCII)
             while name in self.names.values():
                 name += "_"  # another class of the same name
             self.names[key] = name
+        if new:
+            shape = make()
+            if not self.names[key]:
+                del self.names[key]
+                return shape
+            self.defs[self.names[key]] = shape
         name = self.names[key]
         return Shape({"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value))
-
-    def named(self, key: Any, name: str, make: Callable[[], Shape]) -> Shape:
-        """A `$ref` to what `make` gives. It is made once, so a type may contain itself."""
-        new = key not in self.names
-        reference = self._reference(key, name)
-        if new:
-            self.defs[self.names[key]] = make()
-        return reference
-
-    def alias(self, key: Any, name: str, make: Callable[[], Shape]) -> Shape:
-        """What `make` gives, in place; a `$ref` only if it contains itself."""
-        if key in self.names or key in self.making:
-            return self._reference(key, name)
-        self.making.add(key)
-        shape = make()
-        self.making.remove(key)
-        if key not in self.names:
-            return shape
-        self.defs[self.names[key]] = shape
-        return self._reference(key, name)
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -647,108 +576,108 @@ class _Scope:
         return {**root, "$defs": defs} if defs else root
 
 
-@_special("Any")
-@_form(lambda origin: origin is object or origin is inspect.Parameter.empty)
+@_form("other", *SCALARS)
+def _scalar(tp: Any, scope: _Scope) -> Shape:
+    row = _scalar_row(tp)
+    if not row:
+        name = getattr(tp, "__name__", tp)
+        raise SchemaError(f"类型 {name} 写不成 JSON Schema；{_WRITE_INSTEAD}")
+    types = row.types.split()
+    parsed = set().union(*(_PARSED[name] for name in types))
+
+    def read(value: Any) -> Any:
+        if type(value) in parsed:
+            with contextlib.suppress(Exception):  # each class has its own, not just ValueError
+                return row.read(tp, value)
+        raise _MisfitError(value, row.extra.get("format") or " 或 ".join(types))
+
+    return Shape({"type": _one_or_list(types), **row.extra}, read)
+
+
+@_form("typing.Any", "builtins.object")
 def _anything(tp: Any, scope: _Scope) -> Shape:
     return Shape({}, lambda value: value)
 
 
-@_form(lambda origin: isinstance(origin, (str, typing.ForwardRef)))
+@_form("str", "ForwardRef")
 def _forward(tp: Any, scope: _Scope) -> Shape:
-    text = tp if isinstance(tp, str) else tp.__forward_arg__
-    return scope.alias((text, scope), text, lambda: scope.shape(scope.resolve(text)))
+    text = getattr(tp, "__forward_arg__", tp)
+    return scope.shared(
+        (text, scope), text, lambda: scope.shape(scope.resolve(text)), inline=True)
 
 
-@_form(lambda origin: isinstance(origin, typing.TypeVar))
-def _type_variable(tp: Any, scope: _Scope) -> Shape:
-    choices = typing.Union[tp.__constraints__] if tp.__constraints__ else tp.__bound__
-    return scope.shape(choices or Any)
-
-
-@_form(lambda origin: isinstance(origin, (typing.NewType, dataclasses.InitVar)))
+@_form("TypeVar", "NewType", "InitVar", "typing.Required", "typing.NotRequired",
+       "typing.ReadOnly", "typing.Final")
 def _stand_in(tp: Any, scope: _Scope) -> Shape:
-    return scope.shape(getattr(tp, "__supertype__", None) or tp.type)
+    """Of the type meant: `Required[int]` means int, a TypeVar its bound or one of its choices."""
+    if choices := getattr(tp, "__constraints__", ()):
+        return scope.shape(typing.Union[choices])
+    meant = [getattr(tp, name, None) for name in ("__supertype__", "__bound__", "type")]
+    return scope.shape(next(filter(None, [*meant, *typing.get_args(tp)]), Any))
 
 
-@_special("Required", "NotRequired", "ReadOnly", "Final")
-def _qualified(tp: Any, scope: _Scope) -> Shape:
-    return scope.shape(*(typing.get_args(tp) or (Any,)))
-
-
-def _substitute(tp: Any, meanings: dict) -> Any:
-    """A type with its type variables replaced: `list[T]` with {T: int} is `list[int]`."""
+def _substitute(tp: Any, generic: Any) -> Any:
+    """A type with the variables of a generic filled in: list[T] in Page[int] is list[int]."""
+    variables = getattr(typing.get_origin(generic), "__parameters__", ())
+    meanings = dict(zip(variables, typing.get_args(generic)))
     if isinstance(tp, typing.TypeVar):
         return meanings.get(tp, tp)
     variables = getattr(tp, "__parameters__", ()) if typing.get_origin(tp) else ()
     return tp[tuple(meanings.get(v, v) for v in variables)] if meanings and variables else tp
 
 
-@_form(lambda origin: type(origin).__name__ == "TypeAliasType")
+@_form("TypeAliasType")
 def _alias(tp: Any, scope: _Scope) -> Shape:
     alias = typing.get_origin(tp) or tp
-    meanings = dict(zip(alias.__type_params__, typing.get_args(tp)))
-    return scope.alias(
-        tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, meanings))
-    )
+    return scope.shared(
+        tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)), inline=True)
 
 
-@_form(lambda origin: origin is Callable)
-def _bare_function(tp: Any, scope: _Scope) -> Shape:
-    raise SchemaError("模型传不了函数；请改成 Literal[...] 这样的名字，在函数里再按名字选")
+# `Annotated` constraints, by the attribute that annotated_types, pydantic and re.Pattern share:
+# (attribute, JSON type, schema keyword, whether value and limit agree).
+CONSTRAINTS = (
+    ("ge", "number", "minimum", operator.ge),
+    ("gt", "number", "exclusiveMinimum", operator.gt),
+    ("le", "number", "maximum", operator.le),
+    ("lt", "number", "exclusiveMaximum", operator.lt),
+    ("multiple_of", "number", "multipleOf", lambda v, n: math.isclose(v / n, round(v / n))),
+    ("min_length", "string", "minLength", lambda v, n: len(v) >= n),
+    ("max_length", "string", "maxLength", lambda v, n: len(v) <= n),
+    ("min_length", "array", "minItems", lambda v, n: len(v) >= n),
+    ("max_length", "array", "maxItems", lambda v, n: len(v) <= n),
+    ("pattern", "string", "pattern", lambda v, text: re.search(text, v)),
+)
 
 
-# Constraints in `Annotated`, by the attribute that annotated_types, pydantic and re.Pattern use:
-# kind of JSON value → schema keyword, and whether (value, limit) is fine.
-CONSTRAINTS = {
-    "ge": ({"number": "minimum"}, operator.ge),
-    "gt": ({"number": "exclusiveMinimum"}, operator.gt),
-    "le": ({"number": "maximum"}, operator.le),
-    "lt": ({"number": "exclusiveMaximum"}, operator.lt),
-    "multiple_of": ({"number": "multipleOf"}, lambda v, n: math.isclose(v / n, round(v / n))),
-    "min_length": ({"string": "minLength", "array": "minItems"}, lambda v, n: len(v) >= n),
-    "max_length": ({"string": "maxLength", "array": "maxItems"}, lambda v, n: len(v) <= n),
-    "pattern": ({"string": "pattern"}, lambda v, text: bool(re.search(text, v))),
-}
-
-
-def _constraint(note: Any, attribute: str) -> float | str | None:
-    limit = getattr(note, attribute, None)
-    if attribute == "pattern":
-        return limit if isinstance(limit, str) else None
-    return limit if isinstance(limit, (int, float)) and math.isfinite(limit) else None
-
-
-@_special("Annotated")
+@_form("typing.Annotated")
 def _annotated(tp: Any, scope: _Scope) -> Shape:
     """`Annotated[int, "text", Ge(1)]`: the first text, and every constraint that fits the type."""
     bare, *notes = typing.get_args(tp)
     notes += [inner for note in notes for inner in getattr(note, "metadata", None) or ()]
     inner = scope.shape(bare)
-    schema, checks = dict(inner.schema), []
-    texts = (note if isinstance(note, str) else getattr(note, "description", 0) for note in notes)
-    if text := next((text for text in texts if isinstance(text, str)), ""):
-        schema["description"] = text
-    for note, (attribute, (keywords, holds)) in itertools.product(notes, CONSTRAINTS.items()):
-        if (limit := _constraint(note, attribute)) is not None:
-            kinds = _kinds(schema) & keywords.keys()
-            schema.update((keywords[kind], limit) for kind in kinds)
-            checks.append((kinds, holds, limit))
+    types = {"number" if name == "integer" else name for name in _type_words(inner.schema)}
+    texts = [n if isinstance(n, str) else getattr(n, "description", None) for n in notes]
+    text = next((text for text in texts if isinstance(text, str)), None)
+    schema = {} if text is None else {"description": text}
+    checks = []
+    for note, (attribute, name, keyword, holds) in itertools.product(notes, CONSTRAINTS):
+        limit = getattr(note, attribute, None)
+        finite = isinstance(limit, (int, float)) and math.isfinite(limit)
+        if name in types and (isinstance(limit, str) if keyword == "pattern" else finite):
+            schema[keyword] = limit
+            checks.append((_PARSED[name], keyword, limit, holds))
 
     def read(value: Any) -> Any:
-        for kinds, holds, limit in checks:
-            if _KIND.get(type(value)) in kinds and not holds(value, limit):
-                raise ToolError(f"{_shown(value)} 超出了限制 {limit}")
+        for parsed, keyword, limit, holds in checks:
+            if type(value) in parsed and not holds(value, limit):
+                raise _MisfitError(value, f"{keyword} 为 {limit} 的值")
         return inner.read(value)
 
-    return Shape(schema, read)
+    return Shape({**inner.schema, **schema}, read)
 
 
 def _union_schema(schemas: list[dict]) -> dict:
-    """Scalars share one `type` list; anything richer becomes `anyOf`. A lone text moves out.
-
-    >>> _union_schema([{"type": "integer", "description": "days"}, {"type": "null"}])
-    {'type': ['integer', 'null'], 'description': 'days'}
-    """
+    """Scalars share one `type` list; anything richer becomes `anyOf`. A lone text moves out."""
     texts = [schema["description"] for schema in schemas if "description" in schema]
     text = {"description": texts[0]} if len(texts) == 1 else {}
     if text:
@@ -759,87 +688,53 @@ def _union_schema(schemas: list[dict]) -> dict:
     nullable = len(rich) == 1 and all(s in rich or s == {"type": "null"} for s in schemas)
     if rich and not (nullable and rich[0].get("type") not in (None, "array", "object")):
         return {"anyOf": schemas, **text}
-    names = _one_or_list(name for schema in schemas for name in _spelled_types(schema))
-    merged = {**dict(*rich), "type": names, **text}
+    merged = {**dict(*rich), "type": _one_or_list(sum(map(_type_words, schemas), [])), **text}
     if "enum" in merged and None not in merged["enum"]:
         merged["enum"] = [*merged["enum"], None]
     return merged
 
 
-def _any_of(shapes: list[Shape]) -> Shape:
+@_form("typing.Union", "types.UnionType")
+def _union(tp: Any, scope: _Scope) -> Shape:
+    shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
+
     def read(value: Any) -> Any:
         for shape in shapes:  # the first branch that fits
-            try:
+            with contextlib.suppress(Exception):  # a record's own constructor may raise anything
                 return shape.read(value)
-            except Exception:  # a record's own constructor may raise anything
-                continue
         raise _MisfitError(value, "任何一种允许的写法")
 
     return Shape(_union_schema([shape.schema for shape in shapes]), read)
 
 
-@_special("Union", "UnionType")
-def _union(tp: Any, scope: _Scope) -> Shape:
-    return _any_of([scope.shape(branch) for branch in typing.get_args(tp)])
-
-
-def _choice(members: Iterable[Any]) -> Shape:
+@_form("enum", "typing.Literal")
+def _choice(tp: Any, scope: _Scope) -> Shape:
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    choices = [(plain(member), member) for member in members]
+    choices = [(plain(member), member) for member in typing.get_args(tp) or tp]
     values = [value for value, _ in choices]
 
     def read(value: Any) -> Any:
         for choice, member in choices:
-            if choice == value and _KIND[type(choice)] == _KIND.get(type(value)):
+            if choice == value and (type(choice) is bool) == (type(value) is bool):
                 return member
-        raise _MisfitError(value, " 或 ".join(map(_shown, values)))
+        raise _MisfitError(value, f"{json.dumps(values, ensure_ascii=False)} 之一")
 
-    words = {**_KIND, int: "integer"}
+    words = {cls: name for name, parsed in _PARSED.items() for cls in parsed} | {int: "integer"}
     return Shape({"type": _one_or_list(words[type(v)] for v in values), "enum": values}, read)
 
 
-@_special("Literal")
-def _literal(tp: Any, scope: _Scope) -> Shape:
-    return _choice(typing.get_args(tp))
-
-
-@_form(lambda origin: isinstance(origin, type) and issubclass(origin, enum.Enum))
-def _enum(tp: Any, scope: _Scope) -> Shape:
-    return _choice(tp)
-
-
-# --- containers: two tables, class → what its values, read one by one, are built into ---
-
-
-def _build_set(cls: type, items: list) -> Any:
-    try:
-        built = cls(items)
-    except TypeError as error:
-        raise ToolError("集合里不能放 array 或 object") from error
-    if len(built) < len(items):
-        raise ToolError("集合里的元素不能重复")
-    return built
-
+# --- containers: origin → what the list or dict of its values, read one by one, is turned into ---
 
 ARRAYS = {
-    "builtins.list": _keep,
-    "builtins.tuple": _construct,
-    "builtins.set": _build_set,
-    "builtins.frozenset": _build_set,
-    "collections.deque": _construct,
-    "collections.Sequence": _keep,
-    "collections.MutableSequence": _keep,
-    "collections.Collection": _keep,
-    "collections.Iterable": _keep,
-    "collections.Set": lambda cls, items: _build_set(set, items),
-    "collections.MutableSet": lambda cls, items: _build_set(set, items),
+    "builtins.list": list, "builtins.tuple": tuple, "builtins.set": set,
+    "builtins.frozenset": frozenset, "collections.deque": collections.deque,
+    "collections.Sequence": list, "collections.MutableSequence": list,
+    "collections.Collection": list, "collections.Iterable": list,
+    "collections.Set": set, "collections.MutableSet": set,
 }
 OBJECTS = {
-    "builtins.dict": _keep,
-    "collections.Mapping": _keep,
-    "collections.MutableMapping": _keep,
-    "collections.OrderedDict": _construct,
-    "collections.defaultdict": lambda cls, items: cls(None, items),
+    "builtins.dict": dict, "collections.Mapping": dict, "collections.MutableMapping": dict,
+    "collections.OrderedDict": collections.OrderedDict,
 }
 
 
@@ -849,49 +744,53 @@ def _fixed_tuple(items: list[Shape]) -> Shape:
             raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
         return tuple(item.read(element) for item, element in zip(items, value))
 
-    size = {"minItems": len(items), "maxItems": len(items)}
     prefix = {"prefixItems": [item.schema for item in items]} if items else {}
-    return Shape({"type": "array", **prefix, **size}, read)
+    return Shape({"type": "array", **prefix, "minItems": len(items), "maxItems": len(items)}, read)
 
 
-@_form(lambda origin: _type_key(origin) in ARRAYS)
+@_form(*ARRAYS)
 def _array(tp: Any, scope: _Scope) -> Shape:
-    cls, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    if cls is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):  # noqa: UP006
+    origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
+    if origin is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):  # noqa: UP006
         return _fixed_tuple([scope.shape(arg) for arg in args if arg != ()])
-    item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(cls)]
+    item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(origin)]
+    distinct = issubclass(build, (set, frozenset))
 
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise _MisfitError(value, "array")
-        return build(cls, [item.read(element) for element in value])
+        items = [item.read(element) for element in value]
+        if distinct and not all(isinstance(element, Hashable) for element in items):
+            raise _MisfitError(value, "集合：里面不能有 array 或 object")
+        if distinct and len(set(items)) < len(items):
+            raise _MisfitError(value, "集合：元素不能重复")
+        return build(items)
 
-    unique = {"uniqueItems": True} if issubclass(cls, typing.AbstractSet) else {}
+    unique = {"uniqueItems": True} if distinct else {}
     return Shape({"type": "array", "items": item.schema, **unique}, read)
 
 
-def _key_shape(tp: Any, scope: _Scope) -> Shape:
-    """The shape of dict keys, always text in JSON (8 travels as "8"); its schema, or {} for any."""
-    inner = scope.shape(tp)
-    kinds = _kinds(inner.schema)
-    if not inner.schema or kinds == {"string"}:
+def _key_shape(inner: Shape) -> Shape:
+    """The shape of dict keys, which are text in JSON: 8 travels as "8". Schema {} for any text."""
+    types, names = _type_words(inner.schema), inner.schema.get("enum")
+    if not inner.schema or types == ["string"]:
         return Shape({} if inner.schema == {"type": "string"} else inner.schema, inner.read)
-    if kinds != {"number"}:
-        raise SchemaError(f"字典的键不能是 {inspect.formatannotation(tp)}，请用 str 或 int")
-    names = {"enum": list(map(json.dumps, inner.schema.get("enum", ())))}
-    digits = {"pattern": "^-?[0-9]+$"} if inner.schema["type"] == "integer" else {}
-    return Shape(names if names["enum"] else digits, lambda text: inner.read(json.loads(text)))
+    if types != ["integer"]:
+        raise SchemaError("字典的键只能是 str、int，或值为它们的 Enum、Literal")
+    schema = {"enum": list(map(str, names))} if names else {"pattern": "^-?[0-9]+$"}
+    return Shape(schema, lambda text: inner.read(json.loads(text)))
 
 
-@_form(lambda origin: _type_key(origin) in OBJECTS)
+@_form(*OBJECTS)
 def _object(tp: Any, scope: _Scope) -> Shape:
-    cls, args = typing.get_origin(tp) or tp, typing.get_args(tp) or (Any, Any)
-    key, item, build = _key_shape(args[0], scope), scope.shape(args[1]), OBJECTS[_type_key(cls)]
+    build, args = OBJECTS[_type_key(typing.get_origin(tp) or tp)], typing.get_args(tp)
+    key, item = map(scope.shape, args or (str, Any))
+    key = _key_shape(key)
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _MisfitError(value, "object")
-        return build(cls, {key.read(k): item.read(element) for k, element in value.items()})
+        return build((key.read(k), item.read(element)) for k, element in value.items())
 
     names = {"propertyNames": key.schema} if key.schema else {}
     values = {"additionalProperties": item.schema} if item.schema else {}
@@ -900,242 +799,19 @@ def _object(tp: Any, scope: _Scope) -> Shape:
 
 # --- signatures ---
 
-
 class Parameter(NamedTuple):
     """One parameter of a function, or one field of a record."""
 
     name: str
-    shape: Shape  # its schema holds description and default as well
+    type: Any  # the annotation
     required: bool
-    default: Any = None  # what to pass when a positional-only parameter was left out
+    default: Any = object()  # what no schema shows, for it is not JSON
     by_position: bool = False
-
-
-def _object_schema(parameters: Iterable[Parameter]) -> dict:
-    return {
-        "type": "object",
-        "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
-        "required": [parameter.name for parameter in parameters if parameter.required],
-        "additionalProperties": False,
-    }
-
-
-def _bind(parameters: Iterable[Parameter], values: dict) -> tuple[list, dict]:
-    """Positional and keyword arguments from JSON values; ToolError names what does not fit."""
-    positional, keyword = [], {}
-    unknown = values.keys() - {parameter.name for parameter in parameters}
-    if unknown:
-        raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
-    for name, shape, required, value, by_position in parameters:
-        if name in values:
-            try:
-                value = shape.read(values[name])
-            except Exception as error:  # a record's own constructor may raise anything
-                raise ToolError(f"参数 {name}：{error}") from error
-        elif required:
-            raise ToolError(f"缺少必填参数 {name}")
-        elif not by_position:
-            continue
-        if by_position:
-            positional.append(value)
-        else:
-            keyword[name] = value
-    return positional, keyword
-
-
-def _accepts(shape: Shape, value: Any) -> bool:
-    try:
-        shape.read(value)
-    except Exception:
-        return False
-    return True
-
-
-_NO_DEFAULT = inspect.Parameter.empty
-
-
-def _described(tp: Any, scope: _Scope, *, text: str, default: Any) -> Shape:
-    """The shape of one parameter: its type, its text, and its default if that is JSON."""
-    shape = scope.shape(tp)
-    if default is None and not _accepts(shape, None):  # `x: int = None` means Optional[int]
-        shape = _any_of([shape, scope.shape(None)])
-    schema = {**shape.schema, "description": text} if text else shape.schema
-    if default is _NO_DEFAULT:
-        return Shape(schema, shape.read)
-    try:
-        value = plain(default)
-    except ValueError:
-        return Shape(schema, shape.read)
-    fits = default is None or _accepts(shape, value)
-    return Shape({**schema, "default": value} if fits else schema, shape.read)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, SchemaError):
-        return str(error)
-    if isinstance(error, NameError):
-        return (
-            f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它"
-            "（延迟求值的标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）"
-        )
-    return f"类型标注读不懂（{type(error).__name__}: {error}）；{_WRITE_INSTEAD}"
-
-
-def _parameter(
-    name: str, tp: Any, scope: _Scope, *, owner: str, text: str, default: Any, **more: Any
-) -> Parameter:
-    try:
-        shape = _described(tp, scope, text=text, default=default)
-    except Exception as error:  # evaluating an annotation runs the programmer's own code
-        raise SchemaError(f"{owner} {name}：{_reason(error)}") from error
-    value = None if default is _NO_DEFAULT else default
-    return Parameter(name, shape, more.pop("required", default is _NO_DEFAULT), value, **more)
-
-
-def _signature(fn: Any, name: str) -> list[inspect.Parameter]:
-    """The parameters a caller fills in: no `self`, no `*args`, no `**kwargs`."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (ValueError, TypeError) as error:
-        raise SchemaError(f"函数 {name} 没有可读的签名；请用 def 写一个函数把它包起来") from error
-    first = parameters[0] if parameters and not isinstance(fn, type) else None
-    if first and first.name in ("self", "cls") and first.annotation is first.empty:
-        del parameters[0]  # `Class.method`, not yet bound
-    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-
-
-def _written_doc(thing: Any) -> str | None:
-    """The docstring someone wrote: not the "Point(x, y)" that dataclass and namedtuple make up."""
-    if not isinstance(thing, type):
-        return thing.__doc__ or inspect.getdoc(thing)  # a method may inherit it
-    made_up = (thing.__doc__ or "").startswith(f"{thing.__name__}(")
-    return None if made_up else thing.__doc__
-
-
-# --- records: types with named fields become JSON objects ---
-
-
-def _is_typed_dict(cls: Any) -> bool:  # typing's own test does not know typing_extensions
-    return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__total__")
-
-
-def _is_record(cls: Any) -> bool:
-    if not isinstance(cls, type):
-        return False
-    named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
-    return named_tuple or dataclasses.is_dataclass(cls) or _is_typed_dict(cls)
-
-
-def _is_required(key: str, hint: Any, cls: Any) -> bool:
-    """Whether a TypedDict needs a key; `__required_keys__` misses postponed qualifiers."""
-    while name := _special_name(typing.get_origin(hint)):
-        if name in ("Required", "NotRequired"):
-            return name == "Required"
-        hint = typing.get_args(hint)[0]  # ReadOnly, Annotated
-    return key in cls.__required_keys__
-
-
-def _type_hints(cls: type, scope: _Scope) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls, localns=scope.local, include_extras=True)
-    except NameError:  # a class made by `exec` has no module; its names are the function's
-        names = {**scope.module, **scope.local}
-        return typing.get_type_hints(cls, localns=names, include_extras=True)
-
-
-def _record_fields(tp: Any, scope: _Scope, texts: dict[str, str]) -> list[Parameter]:
-    """Fields of a record: keys of a TypedDict, otherwise the parameters of the constructor."""
-    cls = typing.get_origin(tp) or tp
-    meanings = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(tp)))
-    try:
-        hints = _type_hints(cls, scope)
-    except Exception as error:
-        raise SchemaError(f"类 {cls.__name__} 的{_reason(error)}") from error
-    hints = {name: _substitute(hint, meanings) for name, hint in hints.items()}
-
-    def field(name: str, tp: Any, default: Any, **more: Any) -> Parameter:
-        text = texts.get(name, "")
-        owner = f"{cls.__name__} 的字段"
-        return _parameter(name, tp, scope, owner=owner, text=text, default=default, **more)
-
-    if _is_typed_dict(cls):
-        return [
-            field(name, hint, _NO_DEFAULT, required=_is_required(name, hint, cls))
-            for name, hint in hints.items()
-        ]
-    return [
-        field(parameter.name, hints.get(parameter.name, parameter.annotation), parameter.default)
-        for parameter in _signature(cls, cls.__name__)
-    ]
-
-
-def _record_shape(tp: Any, scope: _Scope) -> Shape:
-    cls = typing.get_origin(tp) or tp
-    doc = parse_docstring(_written_doc(cls))
-    module = {**scope.module, **vars(inspect.getmodule(cls) or types)}
-    inside = dataclasses.replace(scope, module=module, local={**scope.local, cls.__name__: cls})
-    fields = _record_fields(tp, inside, doc.params)
-    text = {"description": doc.description} if doc.description else {}
-
-    def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _MisfitError(value, "object")
-        positional, keyword = _bind(fields, value)
-        return cls(*positional, **keyword)
-
-    return Shape({**_object_schema(fields), **text}, read)
-
-
-@_form(_is_record)
-def _record(tp: Any, scope: _Scope) -> Shape:
-    cls = typing.get_origin(tp) or tp
-    return scope.named(tp, cls.__name__, lambda: _record_shape(tp, scope))
-
-
-# --- functions ---
-
-
-def _underlying(fn: Any) -> Any:
-    """The function that was written, beneath partial, decorators, methods and callable objects."""
-    while True:
-        if isinstance(fn, functools.partial):
-            fn = fn.func
-        elif hasattr(fn, "__wrapped__"):
-            fn = fn.__wrapped__
-        elif inspect.ismethod(fn):
-            fn = fn.__func__
-        elif not hasattr(fn, "__name__"):
-            fn = type(fn).__call__
-        else:
-            return fn
-
-
-def _name_and_doc(fn: Any) -> tuple[str, str | None]:
-    if isinstance(fn, functools.partial) and "__name__" not in vars(fn):
-        return _name_and_doc(fn.func)
-    if name := getattr(fn, "__name__", None):
-        return name, _written_doc(fn)
-    return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
-
-
-def _scope_of(fn: Any) -> _Scope:
-    """Names for a function's postponed annotations: its module, closure and type parameters."""
-    written, owner = _underlying(fn), getattr(fn, "__self__", None)
-    names: dict[str, Any] = {}
-    if owner is not None:
-        body = vars(owner if isinstance(owner, type) else type(owner))
-        names.update((name, item) for name, item in body.items() if isinstance(item, type))
-    free = getattr(getattr(written, "__code__", None), "co_freevars", ())
-    for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
-        with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
-            names[name] = cell.cell_contents
-    names.update((item.__name__, item) for item in getattr(written, "__type_params__", ()))
-    module = inspect.getmodule(written) if isinstance(written, type) else None
-    return _Scope(getattr(written, "__globals__", vars(module) if module else {}), names)
+    shape: Shape | None = None  # made from the annotation; its schema holds text and default
 
 
 class Parameters(NamedTuple):
-    """What a function takes, read once: describes it to a model and binds the model's arguments."""
+    """What a function takes, read once: its description for a model, and the way to call it."""
 
     name: str
     description: str
@@ -1144,7 +820,147 @@ class Parameters(NamedTuple):
 
     def bind(self, values: dict) -> tuple[list, dict]:
         """Positional and keyword arguments; see `call_arguments`."""
-        return _bind(self.parameters, values)
+        read = {}
+        if unknown := values.keys() - {parameter.name for parameter in self.parameters}:
+            raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
+        for name, _, required, default, by_position, shape in self.parameters:
+            if name in values:
+                try:
+                    read[name] = shape.read(values[name])
+                except Exception as error:  # a record's own constructor may raise anything
+                    raise ToolError(f"参数 {name}：{error}") from error
+            elif required:
+                raise ToolError(f"缺少必填参数 {name}")
+            elif by_position:
+                read[name] = default
+        return [read.pop(p.name) for p in self.parameters if p.by_position], read
+
+
+def _signature(fn: Any, name: str) -> list[Parameter]:
+    """The parameters a caller fills in: no `self`, no `*args`, no `**kwargs`."""
+    import inspect
+    try:
+        found = list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError) as error:
+        raise SchemaError(f"函数 {name} 没有可读的签名；请用 def 写一个函数把它包起来") from error
+    first = found[0] if found and not isinstance(fn, type) else None
+    if first and first.name in ("self", "cls") and first.annotation is first.empty:
+        del found[0]  # `Class.method`, not yet bound
+    return [
+        Parameter(p.name, Any if p.annotation is p.empty else p.annotation,
+                  p.default is p.empty, p.default, p.kind is p.POSITIONAL_ONLY)
+        for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
+    """The shape of one parameter: its type, its text, and its default if that is JSON."""
+    shape = scope.shape(parameter.type)
+    if parameter.default is None and not shape.accepts(None):  # `x: int = None`
+        shape = scope.shape(typing.Optional[parameter.type])
+    schema = {**shape.schema, "description": text} if text else shape.schema
+    with contextlib.suppress(ValueError):
+        if not parameter.required and shape.accepts(value := plain(parameter.default)):
+            schema = {**schema, "default": value}
+    return Shape(schema, shape.read)
+
+
+def _describe(
+    found: list[Parameter], scope: _Scope, *, name: str, owner: str, doc: Docstring,
+) -> Parameters:
+    parameters = []
+    for parameter in found:
+        try:
+            shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
+        except SchemaError as error:
+            raise SchemaError(f"{owner} {parameter.name}：{error}") from error
+        parameters.append(parameter._replace(shape=shape))
+    return Parameters(name, doc.description, tuple(parameters), {
+        "type": "object",
+        "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
+        "required": [parameter.name for parameter in parameters if parameter.required],
+        "additionalProperties": False,
+    })
+
+
+# --- records: types with named fields become JSON objects ---
+
+def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
+    """Keys of a TypedDict, otherwise the parameters of the constructor."""
+    cls = typing.get_origin(tp) or tp
+    try:
+        hints = typing.get_type_hints(cls, localns=scope.local, include_extras=True)
+    except Exception:  # then each is resolved by itself, so that an error names its field
+        hints = getattr(cls, "__annotations__", {})
+    hints = {name: _substitute(hint, tp) for name, hint in hints.items()}
+    if not hasattr(cls, "__required_keys__"):
+        fields = _signature(cls, cls.__name__)
+        return [field._replace(type=hints.get(field.name, field.type)) for field in fields]
+    known = {"typing.Required": True, "typing.NotRequired": False}  # lost if postponed
+    qualifiers = {name: _type_key(typing.get_origin(hint)) for name, hint in hints.items()}
+    return [Parameter(name, hint, known.get(qualifiers[name], name in cls.__required_keys__))
+            for name, hint in hints.items()]
+
+
+def _name_and_doc(fn: Any) -> tuple[str, str | None]:
+    """Name and docstring, but not the "Point(x, y)" that dataclass and namedtuple make up."""
+    if hasattr(fn, "__name__"):
+        made_up = isinstance(fn, type) and (fn.__doc__ or "").startswith(f"{fn.__name__}(")
+        return fn.__name__, None if made_up else fn.__doc__
+    if isinstance(fn, functools.partial):
+        return _name_and_doc(fn.func)
+    return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
+
+
+def _record_shape(tp: Any, scope: _Scope) -> Shape:
+    import inspect
+    cls = typing.get_origin(tp) or tp
+    name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
+    module = {**scope.module, **vars(inspect.getmodule(cls) or types)}
+    inside = _Scope(module, {**scope.local, name: cls}, outer=scope)
+    fields = _describe(
+        _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _MisfitError(value, "object")
+        positional, keyword = fields.bind(value)
+        return cls(*positional, **keyword)
+
+    text = {"description": doc.description} if doc.description else {}
+    return Shape({**fields.schema, **text}, read)
+
+
+@_form("record")
+def _record(tp: Any, scope: _Scope) -> Shape:
+    name = (typing.get_origin(tp) or tp).__name__
+    return scope.shared(tp, name, lambda: _record_shape(tp, scope), inline=False)
+
+
+# --- functions ---
+
+def _underlying(fn: Any) -> Any:
+    """The function that was written, beneath partial, decorators, methods and callable objects."""
+    if isinstance(fn, functools.partial):
+        return _underlying(fn.func)
+    if inner := getattr(fn, "__wrapped__", None) or getattr(fn, "__func__", None):
+        return _underlying(inner)
+    return fn if hasattr(fn, "__name__") else type(fn).__call__
+
+
+def _scope_of(fn: Any) -> _Scope:
+    """Names for a function's postponed annotations: its module, closure and type parameters."""
+    import inspect
+    written, owner = _underlying(fn), getattr(fn, "__self__", None)
+    body = vars(owner if isinstance(owner, type) else type(owner))
+    names = {name: item for name, item in body.items() if isinstance(item, type)}
+    free = getattr(getattr(written, "__code__", None), "co_freevars", ())
+    for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
+        with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
+            names[name] = cell.cell_contents
+    names.update((item.__name__, item) for item in getattr(written, "__type_params__", ()))
+    module = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
+    return _Scope(module, names)
 
 
 def read_parameters(fn: Callable) -> Parameters:
@@ -1154,21 +970,9 @@ def read_parameters(fn: Callable) -> Parameters:
     name, written = _name_and_doc(fn)
     if name == "<lambda>":
         raise SchemaError("lambda 没有名字，不能做工具；请用 def 写成函数，给它起个名字")
-    doc, scope = parse_docstring(written), _scope_of(fn)
-    parameters = tuple(
-        _parameter(
-            p.name,
-            p.annotation,
-            scope,
-            owner=f"函数 {name} 的参数",
-            text=doc.params.get(p.name, ""),
-            default=p.default,
-            by_position=p.kind is p.POSITIONAL_ONLY,
-        )
-        for p in _signature(fn, name)
-    )
-    schema = scope.schema(_object_schema(parameters))
-    return Parameters(name, doc.description, parameters, schema)
+    scope, found, doc = _scope_of(fn), _signature(fn, name), parse_docstring(written)
+    read = _describe(found, scope, name=name, owner=f"函数 {name} 的参数", doc=doc)
+    return read._replace(schema=scope.schema(read.schema))
 
 
 def function_to_schema(fn: Callable) -> dict:
@@ -1177,14 +981,9 @@ def function_to_schema(fn: Callable) -> dict:
     Parameters without default are required; defaults appear if they are JSON. Raises SchemaError,
     naming function and parameter, for what cannot be expressed.
 
-    >>> def double(n: int) -> int:
-    ...     \"\"\"把一个整数乘以二。
-    ...
-    ...     参数：
-    ...         n：任意整数
-    ...     \"\"\"
+    >>> def double(n: int = 1): ...
     >>> function_to_schema(double)["parameters"]["properties"]
-    {'n': {'type': 'integer', 'description': '任意整数'}}
+    {'n': {'type': 'integer', 'default': 1}}
     """
     read = read_parameters(fn)
     return {"name": read.name, "description": read.description, "parameters": read.schema}
@@ -1209,24 +1008,24 @@ def type_to_schema(tp: Any) -> dict:
     >>> type_to_schema(list[int] | None)
     {'anyOf': [{'type': 'array', 'items': {'type': 'integer'}}, {'type': 'null'}]}
     """
-    scope = _Scope()
-    try:
-        return scope.schema(scope.shape(tp).schema)
-    except Exception as error:
-        raise SchemaError(_reason(error)) from error
+    scope = _Scope({}, {})
+    return scope.schema(scope.shape(tp).schema)
 
 
 def output_schema(fn: Callable) -> dict | None:
-    """The object schema of a returned TypedDict or dataclass, else None. Never raises."""
+    """An object schema if the function returns a TypedDict or dataclass, else None; no error."""
+    import dataclasses
+    import inspect
     try:
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
         cls = typing.get_origin(tp) or tp
-        schema = _record_shape(tp, scope).schema if _is_record(cls) else {}
-        if dataclasses.is_dataclass(cls):  # the schema lacks fields the constructor does not take
-            names = {field.name for field in dataclasses.fields(cls)}
-            return scope.schema(schema) if names == schema["properties"].keys() else None
-        return scope.schema(schema) if _is_typed_dict(cls) else None
+        is_dataclass = dataclasses.is_dataclass(cls)
+        if not (is_dataclass or hasattr(cls, "__required_keys__")):
+            return None
+        schema = _record_shape(tp, scope).schema
+        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else schema["properties"]
+        return scope.schema(schema) if set(names) == schema["properties"].keys() else None
     except Exception:  # a return type that cannot be described is no reason to refuse the tool
         return None
 
@@ -1234,24 +1033,22 @@ def output_schema(fn: Callable) -> dict | None:
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # § 3  参数 Arguments      uses §1 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# From what the model wrote to a dict the tool can trust, in two steps. `parse_arguments` turns text
-# into one dict: it mends spelling (quotes, commas, fences), never meaning: cut-off text is not
-# completed, one of two objects is not chosen, a failure does not become {}. `validate_arguments`
-# holds the dict against its JSON Schema (draft 2020-12) and reports every problem at once, each in
-# one sentence the model can act on. Work and text are bounded, whatever comes in.
-# A keyword of the schema is one row of KEYWORDS; its rule turns the value of the keyword into a
-# check, once per schema, so that a call only runs closures.
+# From what the model wrote to a dict the tool can trust, in two steps. `parse_arguments` turns
+# text into one dict: it mends spelling (quotes, commas, fences), never meaning: cut-off text is
+# not completed, one of two objects is not chosen, a failure does not become {}.
+# `validate_arguments` holds the dict against its JSON Schema (draft 2020-12) and reports every
+# problem at once, each in one sentence the model can act on. Work and text are always bounded.
+# A schema keyword is one row of KEYWORDS. A schema is read once into nodes that hold its rules by
+# type; a call only runs the rules for the types it meets.
 
 _MAX_TEXT = 2_000_000  # characters of argument text; a file to write fits, a runaway does not
 _MAX_DEPTH = 200  # nested brackets; real arguments stay below 10
 _MAX_DIGITS = 4_300  # of one integer: what CPython itself refuses to read (sys.int_info)
-_MAX_ITEMS = 100_000  # lists and dicts inside one set of arguments
+_MAX_WORK = 300_000  # per call: 1 for each item or key, 30 for each sentence or step by `$ref`
 _MAX_MESSAGE = 400  # characters of one sentence for the model
 _MAX_PROBLEMS = 20  # sentences per call; a model repairs no more at a time
-_MAX_SCHEMA_DEPTH = 64
-_MAX_SUBSCHEMAS = 10_000
-_MAX_REFS = 10_000  # $ref steps per call: overlapping recursive branches take exponential time
 _MAX_MATCHED = 5_000  # characters that a `pattern` or `format` is tried on
+_TOO_LARGE = f"嵌套超过 {_MAX_DEPTH} 层或者太大，请改成较小的结构"
 
 # ── Words for the model ──
 
@@ -1266,11 +1063,14 @@ def show(value: object, limit: int = 100) -> str:
     >>> show({"seq_len": "8k"}), show(float("nan")), show("x" * 500, 8)
     ('{"seq_len": "8k"}', 'NaN', '"xxxxxx…')
     """
-    if isinstance(value, str):
-        value = value[:limit]
+    value, text = value[:limit] if isinstance(value, str) else value, ""
+    encoder = json.JSONEncoder(ensure_ascii=False, default=lambda item: f"<{type(item).__name__}>")
     try:
-        text = json.dumps(value, ensure_ascii=False, default=lambda x: f"<{type(x).__name__}>")
-    except (ValueError, TypeError, RecursionError):  # 5,000 digits, a loop, a key like (1, 2)
+        for piece in encoder.iterencode(value):
+            text += piece[: limit + 1]
+            if len(text) > limit:
+                break
+    except (ValueError, TypeError):  # 5,000 digits, a loop, a key like (1, 2)
         text = f"<{type(value).__name__}>"
     return _cut(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
 
@@ -1282,13 +1082,7 @@ def _listed(words: list[str], last: str = "、") -> str:
 
 
 def _choose_from(values: list) -> str:
-    """Return `只能是 "C"、"F" 之一`."""
-    listed = _listed([show(value, 60) for value in values])
-    return f"只能是 {listed} 之一" if len(values) > 1 else f"只能是 {listed}"
-
-
-def _fold(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).lower()
+    return f"只能是 {_listed([show(v, 60) for v in values])}" + (" 之一" if len(values) > 1 else "")
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -1297,54 +1091,89 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     >>> closest("maxTokens", ["min_p", "max_tokens"]), closest("learnig_rate", ["learning_rate"])
     ('max_tokens', 'learning_rate')
     """
-    folded = {_fold(known): known for known in list(names)[:200]}
-    wanted = _fold(name[:100])
-    if wanted in folded:
-        return folded[wanted]
+    names = [name, *itertools.islice(names, 200)]
+    bare = [re.sub(r"[\W_]+", "", each[:100]).lower() for each in names]
+    wanted, known = bare[0], dict(zip(bare[1:], names[1:]))
+    if wanted in known:
+        return known[wanted]
     import difflib  # only wrong calls need it
 
-    hits = difflib.get_close_matches(wanted, folded, n=1, cutoff=0.7)
-    return folded[hits[0]] if hits else None
+    hits = difflib.get_close_matches(wanted, known, n=1, cutoff=0.7)
+    return known[hits[0]] if hits else None
 
 
-# A path is a linked tuple (parent, step, fuel), so that going down costs next to nothing and text
-# is made for problems only. `fuel` is a list of one number shared by the whole call (`_rule_ref`).
-_PLAIN_STEP = re.compile(r"[\w$@-]{1,60}")
+# A path is a tuple: first the account of work left, a list of one number shared by the whole call,
+# then the names and indices that lead to the value.
+def _spend(path: tuple, work: int) -> None:
+    """Pay for a step; RecursionError when the call asks too much, as when Python's stack ends."""
+    path[0][0] -= work
+    if path[0][0] < 0 or len(path) > _MAX_DEPTH:
+        raise RecursionError
 
 
 def _where(path: tuple) -> str:
     """Return a path as text: `cfg.opt.lr`, `rows[1].x`, "" for the arguments as a whole."""
-    steps = []
-    while path[0] is not None:
-        path, step = path[0], path[1]
-        plain = type(step) is str and _PLAIN_STEP.fullmatch(step)
-        steps.append(f".{step}" if plain else f"[{show(step, 40)}]")
-    text = "".join(reversed(steps)).removeprefix(".")
+    _spend(path, 30)
+    text = ""
+    for step in path[1:][-60:]:
+        if type(step) is str:
+            text += f".{step}" if re.fullmatch(r"[\w$@-]{1,60}", step) else f"[{show(step, 40)}]"
+        else:
+            text += f"[{step}]"
+    text = text.removeprefix(".")
     return text if len(text) <= 100 else "…" + text[-99:]
 
 
-def _fault(path: tuple, keyword: str, says: str) -> list[Problem]:
-    """Return the one problem `参数 <path> <says>`."""
+def _fault(path: tuple, keyword: str, says: str, *came: object, hint: str = "") -> list[Problem]:
+    """Return the one problem `参数 <path> <says>，收到的是 <came><hint>`."""
     where = _where(path)
-    return [Problem(where, keyword, _cut((f"参数 {where} " if where else "参数整体") + says))]
+    received = "".join(f"，收到的是 {show(value)}" for value in came)
+    text = (f"参数 {where} " if where else "参数整体") + says + received + hint
+    return [Problem(where, keyword, _cut(text))]
 
 
-# ── Reading JSON without its traps ──
+_TYPE_NAMES = {
+    str: "string", int: "integer", float: "number", bool: "boolean",
+    list: "array", dict: "object", type(None): "null",
+}
+_LEAVES = frozenset([str, int, bool, type(None)])
+
+
+def _type_of(value: object) -> str:
+    """Return the narrowest JSON type: 3.0 is an integer, 3.5 a number, True neither; or ""."""
+    kind = type(value)
+    return "integer" if kind is float and value.is_integer() else _TYPE_NAMES.get(kind, "")
 
 
 def _equality_key(value: object) -> object:
-    """Return something hashable that is equal for equal JSON values: 1 = 1.0, but 1 is not true."""
-    match value:
-        case bool():
-            return (value,)
-        case None | str() | int() | float():
-            return value
-        case list():
-            return ("array", *map(_equality_key, value))
-        case dict():
-            return frozenset((name, _equality_key(item)) for name, item in value.items())
-        case _:
-            return ("not JSON", id(value))
+    """Return something hashable, equal for equal JSON values: 1 equals 1.0, but not true."""
+    if isinstance(value, list):
+        return ("array", *map(_equality_key, value))
+    if isinstance(value, dict):
+        return frozenset((name, _equality_key(item)) for name, item in value.items())
+    if type(value) in (int, float) and 2**60 <= abs(value) < math.inf:
+        return ("large", hex(int(value)))  # the hash of a large int is easily made to collide
+    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return value if plain else (id(value),)  # true, false and null are one object each
+
+
+def _not_json(value: object, path: tuple) -> list[Problem]:
+    """Return why `value` is not finite JSON, if so; RecursionError if it is too deep or big."""
+    kind, found = type(value), []
+    if kind is float:
+        return [] if math.isfinite(value) else _fault(path, "finite", "要是有限的数", value)
+    if kind is not dict and kind is not list:
+        return _fault(path, "json", "不是 JSON 值", value)
+    if kind is dict and not {str}.issuperset(map(type, value)):
+        return _fault(path, "json", "的键都应该是字符串", value)
+    _spend(path, 1 + len(value))
+    for step, item in value.items() if kind is dict else enumerate(value):
+        if type(item) not in _LEAVES and len(found) <= _MAX_PROBLEMS:
+            found += _not_json(item, path + (step,))
+    return found
+
+
+# ── Text → dict ──
 
 
 def _parse_int(digits: str) -> int:
@@ -1353,100 +1182,70 @@ def _parse_int(digits: str) -> int:
     return int(digits)
 
 
-def _read_float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ArgumentsError(f"数 {_cut(digits, 40)} 超出范围，请改用绝对值小于 1e308 的数")
+def _parse_float(word: str) -> float:
+    if not math.isfinite(value := float(word)):  # 1e999, or a constant such as NaN
+        raise ArgumentsError(f"JSON 里不能写 {_cut(word, 40)}，请改用普通的数；没有值就写 null")
     return value
 
 
-def _refuse_constant(word: str) -> object:
-    raise ArgumentsError(f"JSON 里不能写 {word}，请改用普通的数；没有值就写 null 或不传这个参数")
-
-
-def _read_pairs(pairs: list[tuple[str, object]]) -> dict:
+def _parse_pairs(pairs: list[tuple[str, object]]) -> dict:
     """Return the pairs as a dict; a key may come twice only with the same value."""
     found = dict(pairs)
-    if len(found) < len(pairs):
-        for name, value in pairs:
-            if _equality_key(found[name]) != _equality_key(value):
-                raise ArgumentsError(f"键 {show(name, 60)} 出现了两次而且值不同，请只保留一个")
+    for name, value in pairs if len(found) < len(pairs) else ():
+        if _equality_key(found[name]) != _equality_key(value):
+            raise ArgumentsError(f"键 {show(name, 60)} 出现了两次而且值不同，请只保留一个")
     return found
 
 
 _DECODER = json.JSONDecoder(
-    strict=False,  # models write raw line breaks inside strings
-    parse_int=_parse_int,
-    parse_float=_read_float,
-    parse_constant=_refuse_constant,
-    object_pairs_hook=_read_pairs,
+    parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float,
+    object_pairs_hook=_parse_pairs, strict=False,  # models write raw line breaks inside strings
 )
-_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'  # an open one goes to the end: no second try, no n²
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def _nesting(text: str) -> int:
     """Return how deep the brackets outside strings go."""
-    deepest = depth = 0
-    for bracket in re.findall(r"[][{}]", re.sub(_STRING, "", text, flags=re.DOTALL)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > deepest:
-            deepest = depth
-    return deepest
+    bare = re.sub(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', "", text)
+    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", bare))
+    return max(itertools.accumulate(steps, initial=0))
 
 
 def _load_json(text: str) -> object:
-    """Return the JSON value in `text`; ArgumentsError for what json.loads wrongly lets through.
-
-    json.loads reads NaN, turns 1e999 into inf, keeps the last of two equal keys, accepts half a
-    surrogate pair, and meets deep nesting with RecursionError. Bad syntax: json.JSONDecodeError.
-    """
+    """Return the value, strictly: json.JSONDecodeError for syntax, ArgumentsError for the rest."""
     if len(text) > _MAX_TEXT:
         raise ArgumentsError(f"参数有 {len(text)} 个字符，超过上限 {_MAX_TEXT}，请分几次发送")
     if text.count("[") + text.count("{") > _MAX_DEPTH and _nesting(text) > _MAX_DEPTH:
-        raise ArgumentsError(f"参数嵌套超过 {_MAX_DEPTH} 层，请改成较浅的结构")
+        raise ArgumentsError(f"参数{_TOO_LARGE}")
     try:
         value = _DECODER.decode(text)
-        if _SURROGATE.search(text):
+        if re.search(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]", text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except RecursionError:
-        raise ArgumentsError("参数嵌套太深，请改成较浅的结构") from None
+    except RecursionError:  # the caller was deep in the stack already
+        raise ArgumentsError(f"参数{_TOO_LARGE}") from None
     except UnicodeEncodeError:
         raise ArgumentsError("文字里有不成对的 \\ud… 转义（半个字符），请写出完整的字符") from None
     return value
 
 
-# ── Text → dict ──
-
-_FENCE = re.compile(r"```[\w-]*\s(.*?)(?:```)?", re.DOTALL)
-_SLIP = re.compile(
-    rf"""
-    {_STRING}                                                 # a JSON string: leave it alone
-  | '(?P<python> [^'\\]*(?:\\.[^'\\]*)* )(?P<end>'|\\?\Z)     # a Python string
+# Python's spelling is mended token by token: `ast.literal_eval` would join 'a' 'b' to one string,
+# a guess at unescaped quotes. A string left open goes to the end: no second try, no n² time.
+# Patterns are kept as text, since `re` keeps what it has compiled and importing them is free.
+_SLIP = r"""(?xs)
+    " [^"\\]*(?:\\.[^"\\]*)* (?:"|\\?\Z)                        # a JSON string: leave it alone
+  | '(?P<python> [^'\\]*(?:\\.[^'\\]*)* )(?P<end>'|\\?\Z)       # a Python string
   | \b(?P<word>True|False|None)\b
-  | (?<=[\w"'\]}}])\s*(?P<comma>,)(?=\s*[\]}}])               # a comma after the last item
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPE = re.compile(r"\\'|\\x(?P<hex>[0-9a-fA-F]{2})|\\.|\"", re.DOTALL)
-
-
-def _json_escape(match: re.Match) -> str:
-    """Return an escape of a Python string as JSON writes it."""
-    if match["hex"]:
-        return "\\u00" + match["hex"]
-    return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])
+  | (?<=[\w"'\]}])\s*(?P<comma>,)(?=\s*[\]}])                   # a comma after the last item
+"""
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_JSON_ESCAPES = {'"': '\\"', "\\'": "'", "\\x": "\\u00"}
 
 
 def _json_spelling(match: re.Match) -> str:
     """Return one token of `_SLIP` as JSON spells it."""
-    if match["word"]:
-        return {"True": "true", "False": "false", "None": "null"}[match["word"]]
-    if match["comma"]:
-        return ""
     if match["end"] == "'":
-        return '"' + _ESCAPE.sub(_json_escape, match["python"]) + '"'
-    return match[0]
+        tokens = re.findall(r'(?s)\\.|"|[^\\"]+', match["python"])
+        return '"' + "".join(_JSON_ESCAPES.get(token, token) for token in tokens) + '"'
+    return "" if match["comma"] else _JSON_WORDS.get(match["word"], match[0])
 
 
 _SYNTAX_REASONS = {
@@ -1454,630 +1253,302 @@ _SYNTAX_REASONS = {
     "Expecting ':'": "键的后面缺少英文冒号",
     "Expecting ','": '缺少英文逗号；如果是字符串里的双引号，要写成 \\"',
     "Expecting value": "这里缺少一个合法的值",
+    "Illegal trailing comma": "最后一项的后面不要加逗号",
     "Invalid \\escape": "字符串里的反斜杠要写成 \\\\",
     "Invalid \\u": "\\u 后面要有四位十六进制数",
     "Extra data": "对象后面还有多余的内容，一次只能发一个对象，前后不要加说明文字",
 }
-_UNFINISHED = re.compile(r"[\w+.\\-]*\Z")  # nothing left but half a word or number
 
 
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
-    broken_off = error.msg.startswith("Unterminated") or _UNFINISHED.match(text, error.pos)
-    if broken_off and error.msg != "Extra data" and text.startswith(("{", "[", '"')):
+    rest = re.compile(r"[\w+.\\-]*\Z").match(text, error.pos)  # nothing, or half a word or number
+    broken_off = error.msg.startswith("Unterminated") or (rest and error.msg != "Extra data")
+    if broken_off and text.startswith(("{", "[", '"')):
         tail = show(text[-30:], 60)
         return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象；内容太长就分几次发送"
     reasons = [says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start)]
-    place = f"第 {error.lineno} 行第 {error.colno} 列"
     near = show(text[max(0, error.pos - 15) : error.pos + 15], 60)
-    why = f"{place} {near} 附近，{(reasons or [error.msg])[0]}"
-    return f"参数不是合法的 JSON：{why}。请只发送一个 JSON 对象"
+    place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
+    return f"参数不是合法的 JSON：{place}，{(reasons or [error.msg])[0]}。请只发送一个 JSON 对象"
 
 
 def _read_layer(text: str) -> object:
-    """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended.
-
-    Python's spelling is translated token by token and read as JSON again: unlike `ast.literal_eval`
-    that never joins 'a' 'b' to one string, which would be a guess at unescaped quotes.
-    """
-    fenced = _FENCE.fullmatch(text)
-    text = fenced[1].strip() if fenced else text
+    """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended."""
+    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text.strip())
+    text = (fenced[1] if fenced else text).strip()
     try:
         return _load_json(text)
     except json.JSONDecodeError as error:
         first = error
     try:
-        return _load_json(_SLIP.sub(_json_spelling, text))
+        return _load_json(re.sub(_SLIP, _json_spelling, text))
     except json.JSONDecodeError:
         raise ArgumentsError(_explain_syntax(text, first)) from None
-
-
-def _as_text(text: object) -> str:
-    """Return the argument text without byte-order mark and blanks; "" for None."""
-    if isinstance(text, (bytes, bytearray)):
-        try:
-            text = text.decode("utf-8")
-        except UnicodeDecodeError:
-            raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
-    if not isinstance(text, str):
-        raise ArgumentsError(f"参数应该是一个 JSON 对象（object），收到的是 {show(text)}")
-    return text.strip().removeprefix("\ufeff").strip()
 
 
 def parse_arguments(text: str | bytes | dict | None) -> dict:
     """Return the arguments of a call as a dict; ArgumentsError says what to send instead.
 
     Accepts a JSON object, a dict, and nothing at all ({}). Mends what has one reading only: a code
-    fence, a byte-order mark, raw control characters, trailing commas, Python's quotes and words, an
-    object encoded as a string once or twice. Refuses the rest, also half a surrogate pair and a key
-    with two different values.
+    fence, a byte-order mark, raw control characters, trailing commas, Python's quotes and words,
+    an object encoded as a string once or twice.
 
-    >>> parse_arguments('{"seq_len": 4096,}'), parse_arguments("{'dry': True}"), parse_arguments("")
-    ({'seq_len': 4096}, {'dry': True}, {})
+    >>> parse_arguments('{"k": 4096,}'), parse_arguments("{'dry': True}"), parse_arguments("")
+    ({'k': 4096}, {'dry': True}, {})
     """
-    if isinstance(text, dict):
-        return text
-    value = _as_text("" if text is None else text)
-    if not value:
-        return {}
-    for _ in range(3):  # the object itself, or encoded as a string once or twice
-        value = _read_layer(value)
-        if isinstance(value, dict):
-            return value
-        if not isinstance(value, str) or not value.strip().startswith(("{", '"', "```")):
-            break
-        value = value.strip()
+    value = "" if text is None else text
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            value = value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
+    if isinstance(value, str):
+        value = value.strip().removeprefix("\ufeff").strip()
+        value = _read_layer(value) if value else {}
+    for _ in range(2):  # an object encoded as a string, once or twice
+        if isinstance(value, str) and value.strip().startswith(("{", '"', "```")):
+            value = _read_layer(value)
+    if isinstance(value, dict):
+        return value
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
-# ── What a schema says about types ──
-
-_CLASSES = {
-    "number": (int, float),
-    "integer": (int,),  # a float without fraction counts too
-    "string": (str,),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
-_TYPE_NAMES = {cls: name for name, classes in _CLASSES.items() for cls in classes}
-_ANYTHING = frozenset(_CLASSES)
-# Which names a value of a class can pass under; 3.0 is an integer, so that floats and ints share.
-_NAMES_OF = {cls: frozenset([name]) for cls, name in _TYPE_NAMES.items()}
-_NAMES_OF[int] = _NAMES_OF[float] = frozenset(["integer", "number"])
+_ANY = list(_TYPE_NAMES.values())
 # Type names of other languages in real tool sets (BFCL: dict in every tool, float 879 times);
 # compared in lower case, which covers Gemini's STRING as well.
-_ALIASES = {name: name for name in _CLASSES} | {
+_ALIASES = dict(zip(_ANY, _ANY)) | {
     "str": "string", "text": "string", "char": "string", "character": "string",
-    "int": "integer", "long": "integer", "short": "integer", "byte": "integer", "bigint": "integer",
-    "float": "number", "double": "number", "decimal": "number", "bool": "boolean",
+    "int": "integer", "long": "integer", "short": "integer", "byte": "integer",
+    "bigint": "integer", "float": "number", "double": "number", "decimal": "number",
     "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array",
     "dict": "object", "map": "object", "hashmap": "object", "hashtable": "object",
-    "none": "null", "nonetype": "null",
-}  # fmt: skip
+    "bool": "boolean", "none": "null", "nonetype": "null",
+}
 
 
-def _of(schema: dict, keyword: str, kind: type) -> Any:
-    """Return the value of a keyword, or an empty one if it is missing or malformed."""
-    value = schema.get(keyword)
-    return value if isinstance(value, kind) else kind()
-
-
-def _type_names(schema: dict) -> tuple[list[str], list]:
-    """Return the names of the JSON types a schema states ([] = any), and the names nobody knows."""
-    stated = schema.get("type", "any")
-    known, unknown = [], []
-    for name in stated if isinstance(stated, list) else [stated]:
-        if isinstance(name, str) and name.lower() == "any":
-            return [], []
-        plain = _ALIASES.get(name.lower()) if isinstance(name, str) else None
-        (known if plain else unknown).append(plain or name)
-    return ([] if unknown else known), unknown
-
-
-def _unescaped(step: str) -> str:
-    """Return one step of a JSON pointer in a URI fragment as plain text (RFC 6901, section 6)."""
-    plain = re.sub(
-        r"(?:%[0-9a-fA-F]{2})+",
-        lambda found: bytes.fromhex(found[0].replace("%", "")).decode("utf-8", "replace"),
-        step,
-    )
-    return plain.replace("~1", "/").replace("~0", "~")
-
-
-def _target(pointer: object, root: object) -> object:
-    """Return the subschema that a `$ref` into this schema points to, or None."""
-    if not isinstance(pointer, str) or not re.match(r"#(/|\Z)", pointer):
-        return None
-    found = root
-    for step in map(_unescaped, pointer.split("/")[1:]):
-        if isinstance(found, list) and re.fullmatch(r"[0-9]{1,6}", step):
-            found = dict(enumerate(found)).get(int(step))
-        else:
-            found = found.get(step) if isinstance(found, dict) else None
-    return found
-
-
-def _follow(schema: object, root: object) -> object:
-    """Return what stands behind a chain of `$ref`."""
-    for _ in range(8):
-        if not isinstance(schema, dict) or "$ref" not in schema:
-            return schema
-        schema = _target(schema["$ref"], root)
-    return None
-
-
-def _choices(schema: object) -> list:
-    """Return the values that `const` or `enum` allow; [] if there is neither."""
+def _types(schema: object) -> list[str]:
+    """Return the names of the JSON types a schema allows; SchemaError if it makes no sense."""
+    if isinstance(schema, bool):
+        return _ANY if schema else []
     if not isinstance(schema, dict):
-        return []
-    return [schema["const"]] if "const" in schema else _of(schema, "enum", list)
+        raise SchemaError(f"模式应该是一个对象，现在是 {show(schema, 40)}，不予检查")
+    stated = schema.get("type", "any")
+    words = [str(name).lower() for name in (stated if isinstance(stated, list) else [stated])]
+    if "any" in words:
+        return _ANY
+    if not words or not _ALIASES.keys() >= set(words):
+        raise SchemaError(f"不认识的类型 {show(stated, 60)}，不检查类型")
+    nullable = ["null"] if schema.get("nullable") is True else []
+    return list(dict.fromkeys([_ALIASES[word] for word in words] + nullable))
 
 
-def _branches(schema: dict) -> list:
-    """Return the alternatives of a schema; an allOf of one is an alternative without choice."""
-    single = _of(schema, "allOf", list)
-    return _of(schema, "anyOf", list) + _of(schema, "oneOf", list) + single * (len(single) == 1)
+def _choices(schema: dict) -> list:
+    """Return the values that `const` or `enum` allow; [] if there is neither."""
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    return choices if isinstance(choices, list) else []
 
 
-def _accepted(schema: object, root: object, hops: int = 4) -> frozenset[str]:
-    """Return the names of the JSON types that may pass: never too few, perhaps too many."""
-    if not isinstance(schema, dict) or not hops:
-        return frozenset() if schema is False else _ANYTHING
-    stated = _type_names(schema)[0] or _ANYTHING
-    names = {*stated, "integer"} if "number" in stated else set(stated)
-    if _choices(schema):
-        kinds = [_NAMES_OF.get(type(value), frozenset()) for value in _choices(schema)]
-        names &= frozenset().union(*kinds)
-    if "$ref" in schema:
-        names &= _accepted(_target(schema["$ref"], root), root, hops - 1)
-    if _branches(schema):
-        parts = [_accepted(branch, root, hops - 1) for branch in _branches(schema)]
-        names &= frozenset().union(*parts)
-    return frozenset(names | {"null"} if schema.get("nullable") is True else names)
+def _lossless(value: object, names: Iterable[str]) -> object:
+    """Return what a text spells in JSON, or a float as int, if the types `names` want just it."""
+    found = value
+    if type(value) is str and "string" not in names:
+        try:
+            found = _load_json(value)
+        except ValueError:
+            return value
+        if type(found) not in (list, dict) and value != value.strip():
+            return value
+    if type(found) is float and found.is_integer() and "number" not in names:
+        found = int(found)
+    return found if found is not None and _type_of(found) in names else value
 
 
-def _expected(schema: object, root: object, hops: int = 4) -> list[str]:
-    """Return words for what a schema wants: ["number", "null"], or the values of its enum."""
-    schema = _follow(schema, root)
-    if not isinstance(schema, dict) or not hops:
-        return []
-    words = [show(value, 60) for value in _choices(schema)] or _type_names(schema)[0]
-    if not words:
-        words = [word for part in _branches(schema) for word in _expected(part, root, hops - 1)]
-    return list(dict.fromkeys(words))
-
-
-def _unquoted(text: str, names: Iterable[str]) -> object:
-    """Return the value that `text` spells in JSON if the types `names` want it, else `text`."""
-    try:
-        value = _load_json(text)
-    except ValueError:
-        return text
-    if type(value) is float and value.is_integer() and "number" not in names:
-        value = int(value)
-    wanted = [cls for name in names if name not in ("string", "null") for cls in _CLASSES[name]]
-    padded = type(value) not in (list, dict) and text != text.strip()
-    return value if type(value) in wanted and not padded else text
-
-
-def _hint(value: object, names: Iterable[str], optional: bool) -> str:
-    """Return what to do about a value of the wrong type, or ""."""
-    if value is None:
-        return "；不需要就不要传" if optional else ""
+def _advice(value: object, names: Iterable[str]) -> str:
+    """Return what to do about a text where the types `names` are wanted, or ""."""
     if type(value) is not str or "string" in names:
         return ""
-    if "array" in names and value.lstrip().startswith("["):
-        return "；请直接传数组，不要加引号"
-    if "object" in names and value.lstrip().startswith("{"):
-        return "；请直接传对象，不要加引号"
-    bare = _unquoted(value, names)
+    for name, bracket, noun in [("array", "[", "数组"), ("object", "{", "对象")]:
+        if name in names and value.lstrip().startswith(bracket):
+            return f"；请直接传{noun}，不要加引号"
+    bare = _lossless(value, names)
     return f"；请直接写 {show(bare, 40)}，不要加引号" if bare is not value else ""
 
 
-# ── Rules: the value of one keyword → a check ──
+# ── Rules ──
 #
-# A check takes (value, path) and returns problems, an empty sequence if all is well. `place` is
-# where the compiler stands in the schema: rules ask it for checks of subschemas, or leave a note.
-
-_ANY = tuple(_TYPE_NAMES)
-_NUMBER = (int, float)
+# A rule takes what the keyword says (subschemas as nodes), the value, its path, and the node of
+# the whole schema (`SchemaRules` below). It returns problems, an empty sequence if all is well.
 
 
-class _SchemaRun:
-    """What is shared while one schema is compiled."""
-
-    def __init__(self, root: object, compile_node: Callable):
-        self.root, self.compile_node = root, compile_node
-        self.notes: list[str] = []
-        self.refs: dict[str, Callable] = {}
-        self.pending: list[tuple] = []  # (pointer, subschema, place): compiled later, never nested
-        self.left = _MAX_SUBSCHEMAS
-
-
-class _SchemaPlace(NamedTuple):
-    """A place in a schema; `trail` holds the `$ref`s passed on the way to this same value."""
-
-    where: str  # JSON pointer
-    depth: int
-    trail: frozenset[str]
-    optional: bool  # the value at this place may be left out
-    run: _SchemaRun
-
-    def note(self, text: str) -> None:
-        if len(self.run.notes) < 50:
-            self.run.notes.append(_cut(f"{_cut(self.where, 120)}：{text}", 240))
-
-    def child(self, schema: object, *steps: object, optional: bool = False) -> Callable:
-        """Return the check for a part of the value."""
-        return self._compile(schema, steps, frozenset(), optional)
-
-    def same(self, schema: object, *steps: object) -> Callable:
-        """Return the check of another schema for this same value."""
-        return self._compile(schema, steps, self.trail, self.optional)
-
-    def _compile(self, schema: object, steps: tuple, trail: frozenset, optional: bool) -> Callable:
-        where = "/".join([self.where, *map(str, steps)])
-        place = _SchemaPlace(where, self.depth + 1, trail, optional, self.run)
-        return self.run.compile_node(schema, place)
-
-
-def _accept(value: object, path: tuple) -> tuple:
-    return ()
-
-
-def _limit(keyword, holds, says):
-    """Return the rule for a keyword that compares the value with its own."""
-
-    def rule(limit, schema, place):
-        def check(value, path):
-            if holds(value, limit):
-                return ()
-            size = len(value) if type(value) in (str, list, dict) else ""
-            return _fault(path, keyword, says.format(show(limit), size, show(value)))
-
-        return check
-
-    return rule
-
-
-def _is_long(value: str | list | dict, least: int) -> bool:
-    return len(value) >= least
-
-
-def _is_short(value: str | list | dict, most: int) -> bool:
-    return len(value) <= most
+def _rule_limit(keyword, holds, says, limit, value, path, node):
+    size = value if type(value) in (int, float) else len(value)
+    text = "" if holds(size, limit) else says.format(show(limit), size, show(value))
+    return _fault(path, keyword, text) if text else ()
 
 
 def _is_multiple(value: int | float, step: int | float) -> bool:
-    """Return whether value / step is whole in the decimal digits as written, so 0.07 by 0.01 is."""
-    if type(value) is int and type(step) is int:
-        return value % step == 0
-    if type(value) is float and not math.isfinite(value):
-        return True  # refused elsewhere
+    """Return whether value / step is whole in decimal digits as written, so 0.07 by 0.01 is."""
     from fractions import Fraction
 
-    value, step = (n if type(n) is int else Fraction(repr(n)) for n in (value, step))
-    return Fraction(value, step).denominator == 1
+    if type(value) is type(step) is int or not abs(value) < math.inf:
+        return value % step == 0
+    value, step = (Fraction(n if type(n) is int else repr(n)) for n in (value, step))
+    return (value / step).denominator == 1
 
 
-def _rule_ref(pointer, schema, place):
-    run = place.run
-    target = _target(pointer, run.root)
-    if target is None or pointer in place.trail:
-        reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
-        place.note(f"$ref {show(pointer, 80)} {reason}，不予检查")
-        return _accept
-    if pointer not in run.refs:
-        run.refs[pointer] = _accept
-        here = _SchemaPlace(pointer, 0, place.trail | {pointer}, place.optional, run)
-        run.pending.append((pointer, target, here))
-
-    def check(value, path):
-        path[2][0] -= 1
-        if path[2][0] < 0:
-            raise RecursionError  # SchemaRules turns it into a problem
-        return run.refs[pointer](value, path)
-
-    return check
+def _rule_enum(allowed, value, path, node):
+    if _equality_key(value) in allowed:
+        return ()
+    choices, meant = _choices(node.schema), None
+    if type(value) is str:
+        meant = closest(value, [choice for choice in choices if type(choice) is str])
+    hint = f"，是不是想写 {show(meant, 60)}？" if meant else ""
+    return _fault(path, "enum", _choose_from(choices), value, hint=hint)
 
 
-def _rule_enum(choices, schema, place):
-    allowed, says = {_equality_key(choice) for choice in choices}, _choose_from(choices or [None])
-    words = [choice for choice in choices if type(choice) is str]
-
-    def check(value, path):
-        if _equality_key(value) in allowed:
-            return ()
-        meant = closest(value, words) if type(value) is str else None
-        hint = f"，是不是想写 {show(meant, 60)}？" if meant else ""
-        return _fault(path, "enum", f"{says}，收到的是 {show(value)}{hint}")
-
-    return check
-
-
-# A repeat inside a repeat with nothing fixed between, such as (a+)+ or (\w+\s?)*: exponential time.
-_UNIT = r"(?:\\.|\[[^\]]*\]|[^()\\|])"
-_MANY = r"(?:[+*]|\{\d+,\d*\})"
-_EXPLOSIVE = re.compile(rf"\((?:\?:)?{_UNIT}{_MANY}(?:{_UNIT}(?:{_MANY}|\?))*\){_MANY}")
-
-
-def _regex(pattern: str, place: _SchemaPlace) -> Callable[[str], object] | None:
-    """Return the search function of a pattern, or None with a note if it cannot be used."""
-    if len(pattern) > 2_000 or _EXPLOSIVE.search(pattern):
-        place.note(f"正则 {show(pattern, 80)} 可能耗时过长，不予检查")
-        return None
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile(pattern).search
-    except (re.error, RecursionError, OverflowError) as error:
-        place.note(f"正则 {show(pattern, 80)} 无法使用（{error}），不予检查")
-        return None
-
-
-def _rule_pattern(pattern, schema, place):
-    search, text = _regex(pattern, place), _cut(pattern, 100)
-
-    def check(value, path):
-        if len(value) > _MAX_MATCHED:
-            return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {text}")
-        if search(value):
-            return ()
-        return _fault(path, "pattern", f"要符合正则 {text}，收到的是 {show(value)}")
-
-    return check if search else _accept
-
-
-def _is_day(text: str) -> bool:
-    import datetime
-
-    try:
-        return bool(datetime.date(int(text[:4]), int(text[5:7]), int(text[8:10])))
-    except ValueError:
-        return False
-
-
-def _is_address(text: str) -> bool:
-    import ipaddress
-
-    try:
-        return bool(ipaddress.ip_address(text))
-    except ValueError:
-        return False
+def _rule_pattern(search, value, path, node):
+    text = _cut(node.schema["pattern"], 100)
+    if len(value) > _MAX_MATCHED:
+        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {text}")
+    return () if search(value) else _fault(path, "pattern", f"要符合正则 {text}", value)
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
-_TIME = r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([zZ]|[+-]([01]\d|2[0-3]):[0-5]\d)"
-_HEX = "[0-9a-fA-F]"
-_UUID = f"{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
-# format → (shape, further test, example for the message). Times as in RFC 3339, so with an offset.
+_TIME = r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([zZ]|[+-]([01]\d|2[0-3]):[0-5]\d)?"
+_UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+# format → (shape, example). Times as in RFC 3339, but the offset may be missing as in isoformat().
 # Any other format is an annotation (JSON Schema validation, section 7.2.1).
 _FORMATS = {
-    "date": (_DATE, _is_day, "2031-02-28"),
-    "date-time": (f"{_DATE}[tT]{_TIME}", _is_day, "2031-02-28T10:00:00Z"),
-    "time": (_TIME, len, "10:00:00Z"),
-    "uuid": (_UUID, len, "3fa85f64-5717-4562-b3fc-2c963f66afa6"),
-    "email": (r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)*", len, "ada@example.org"),
-    "uri": (r"[a-zA-Z][a-zA-Z\d+.-]*:[^\s<>\"{}|\\^`]+", len, "https://example.org/a"),
-    "ipv4": (r"\d+(\.\d+){3}", _is_address, "192.0.2.1"),
-    "ipv6": (f"({_HEX}|[:.])*:({_HEX}|[:.])*", _is_address, "2001:db8::1"),
+    "date": (_DATE, "2031-02-28"),
+    "date-time": (f"{_DATE}[tT]{_TIME}", "2031-02-28T10:00:00Z"),
+    "time": (_TIME, "10:00:00Z"),
+    "uuid": (_UUID, "3fa85f64-5717-4562-b3fc-2c963f66afa6"),
+    "email": (r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)*", "ada@example.org"),
+    "uri": (r"[a-zA-Z][a-zA-Z\d+.-]*:[^\s<>\"{}|\\^`]+", "https://example.org/a"),
+    "ipv4": (r"\d+(\.\d+){3}", "192.0.2.1"),
+    "ipv6": (r"[\da-fA-F:.]+:[\da-fA-F:.]*", "2001:db8::1"),
 }
 
 
-def _rule_format(name, schema, place):
-    if name not in _FORMATS:
-        return _accept
-    shape, test, example = _FORMATS[name]
-    shape = re.compile(shape, re.ASCII)
+def _exists(name: str, text: str) -> bool:
+    """Return whether a well-shaped day is in the calendar, an address in its range."""
+    import datetime
+    import ipaddress
 
-    def check(value, path):
-        if len(value) <= _MAX_MATCHED and shape.fullmatch(value) and test(value):
-            return ()
-        return _fault(path, "format", f"应该是 {name} 格式（如 {example}），收到的是 {show(value)}")
-
-    return check
+    with contextlib.suppress(ValueError):
+        if name.startswith("date"):
+            return bool(datetime.date.fromisoformat(text[:10]))
+        return not name.startswith("ip") or bool(ipaddress.ip_address(text))
+    return False
 
 
-def _rule_prefix(schemas, schema, place):
-    tests = [place.child(item, "prefixItems", number) for number, item in enumerate(schemas)]
-    return lambda value, path: [
-        problem
-        for number, (test, item) in enumerate(zip(tests, value))
-        for problem in test(item, (path, number, path[2]))
-    ]
-
-
-def _rule_items(rest, schema, place):
-    if isinstance(rest, list):  # what draft 7 called prefixItems
-        return _rule_prefix(rest, schema, place)
-    start, test = len(_of(schema, "prefixItems", list)), place.child(rest, "items")
-
-    def check(value, path):
-        found = []
-        for number in range(start, len(value)):
-            found += test(value[number], (path, number, path[2]))
-            if len(found) > _MAX_PROBLEMS:
-                break
-        return found
-
-    return check
-
-
-def _rule_unique(wanted, schema, place):
-    def check(value, path):
-        seen = {}
-        for number, item in enumerate(value):
-            first = seen.setdefault(_equality_key(item), number)
-            if first != number:
-                says = f"的元素不能重复，[{number}] 与 [{first}] 相同，收到的是 {show(item)}"
-                return _fault(path, "uniqueItems", says)
+def _rule_format(name, value, path, node):
+    shape, example = _FORMATS.get(name, (".*", ""))
+    fits = len(value) <= _MAX_MATCHED and re.fullmatch(shape, value, re.ASCII)
+    if name not in _FORMATS or (fits and _exists(name, value)):
         return ()
-
-    return check if wanted else _accept
-
-
-def _rule_contains(wanted, schema, place):
-    test = place.child(wanted, "contains")
-    words = _expected(wanted, place.run.root)
-    want = f"是 {_listed(words, ' 或 ')}" if words else f"符合 {show(wanted)}"
-
-    def check(value, path):
-        if any(not test(item, (path, number, path[2])) for number, item in enumerate(value)):
-            return ()
-        return _fault(path, "contains", f"里至少要有一个元素{want}，收到的是 {show(value)}")
-
-    return check
+    return _fault(path, "format", f"应该是 {name} 格式（如 {example}）", value)
 
 
-def _rule_required(names, schema, place):
-    needed = frozenset(names)
-
-    def check(value, path):
-        if needed <= value.keys():
-            return ()
-        missing = [_where((path, name, None)) for name in names if name not in value]
-        return [Problem(where, "required", f"缺少必填参数 {where}") for where in missing]
-
-    return check
+def _rule_unique(wanted, value, path, node):
+    seen = {}
+    for number, item in enumerate(value if wanted else ()):
+        first = seen.setdefault(_equality_key(item), number)
+        if first != number:
+            says = f"的元素不能重复，[{number}] 与 [{first}] 相同"
+            return _fault(path, "uniqueItems", says, item)
+    return ()
 
 
-def _rule_properties(schemas, schema, place):
-    required = _of(schema, "required", list)
-    tests = {
-        name: place.child(part, "properties", name, optional=name not in required)
-        for name, part in schemas.items()
-    }
-
-    def check(value, path):
-        found = []
-        for name, test in tests.items():
-            if name in value:
-                found += test(value[name], (path, name, path[2]))
-        return found
-
-    return check
+def _rule_contains(wanted, value, path, node):
+    if any(not wanted.check(item, path + (number,)) for number, item in enumerate(value)):
+        return ()
+    return _fault(path, "contains", f"里至少要有一个元素{wanted.described()}", value)
 
 
-def _rule_patterns(schemas, schema, place):
-    tests = [
-        (search, place.child(part, "patternProperties", pattern, optional=True))
-        for pattern, part in schemas.items()
-        if (search := _regex(pattern, place))
-    ]
-    return lambda value, path: [
-        problem
-        for search, test in tests
-        for name, item in value.items()
-        if search(name[:_MAX_MATCHED])
-        for problem in test(item, (path, name, path[2]))
+def _rule_required(names, value, path, node):
+    if value.keys() >= names.keys():
+        return ()
+    missing = [_where(path + (name,)) for name in names if name not in value]
+    return [Problem(where, "required", f"缺少必填参数 {where}") for where in missing]
+
+
+def _rule_dependent(needs, value, path, node):
+    return [
+        Problem(where, "dependentRequired", f"传了 {_cut(name, 60)} 就必须同时传 {where}")
+        for name, others in needs.items() if name in value
+        for where in [_where(path + (other,)) for other in others if other not in value]
     ]
 
 
 def _unknown_name(name: str, known: list[str], value: dict, path: tuple) -> list[Problem]:
-    """Return the problem with a name that the schema does not have."""
-    meant = closest(name, [n for n in known if n not in value]) or closest(name, known)
+    spare = [each for each in known if each not in value]
+    where, meant = _where(path), closest(name, spare) or closest(name, known)
+    tail = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
     if meant:
         tail = f"，是不是想写 {_cut(meant, 60)}？"
-    else:
-        tail = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
-    where = _where((path, name, None))
     return [Problem(where, "additionalProperties", f"没有参数 {where}{tail}")]
 
 
-def _rule_additional(rest, schema, place):
-    known = list(_of(schema, "properties", dict))
-    names = frozenset(known)
-    patterns = [_regex(pattern, place) for pattern in _of(schema, "patternProperties", dict)]
-    test = place.child(rest, "additionalProperties", optional=True)
-
-    def check(value, path):
-        found = []
-        for name in () if value.keys() <= names else [n for n in value if n not in names]:
-            if any(search and search(name[:_MAX_MATCHED]) for search in patterns):
-                continue
-            if rest is False:
-                found += _unknown_name(name, known, value, path)
-            else:
-                found += test(value[name], (path, name, path[2]))
-            if len(found) > _MAX_PROBLEMS:
-                break
-        return found
-
-    return check
+def _rule_parts(_, value, path, node):
+    """Check the parts of a value: one rule for `properties`, `items` and the like (see `at`)."""
+    found, own = [], node.own
+    named = {} if "patternProperties" in own else own.get("properties", {})
+    for step, item in value.items() if type(value) is dict else enumerate(value):
+        here = path + (step,)
+        for part in named.get(step) or node.at(step):
+            problems = part.check(item, here)
+            if problems and part in own.get("additionalProperties", ()) and not part.names:
+                problems = _unknown_name(step, list(own.get("properties", ())), value, here)
+            elif item is None and type(step) is str and step not in own.get("required", ()):
+                hint = "；不需要就不要传"
+                problems = [p._replace(text=_cut(p.text, 390) + hint) for p in problems]
+            found += problems
+        if len(found) > _MAX_PROBLEMS:
+            break
+    return found
 
 
-def _rule_names(wanted, schema, place):
-    test = place.child(wanted, "propertyNames")
-
-    def check(value, path):
-        for name in value:
-            for problem in test(name, (path, name, path[2])):
-                return _fault(path, "propertyNames", f"的键 {show(name, 60)} 不合要求：{problem}")
-        return ()
-
-    return check
+def _rule_names(wanted, value, path, node):
+    for name in value:
+        for problem in wanted.check(name, path + (name,)):
+            return _fault(path, "propertyNames", f"的键 {show(name, 60)} 不合要求：{problem}")
+    return ()
 
 
-def _rule_dependent(needs, schema, place):
-    return lambda value, path: [
-        Problem(where, "dependentRequired", f"传了 {_cut(name, 60)} 就必须同时传 {where}")
-        for name, others in needs.items()
-        if name in value
-        for where in [_where((path, other, None)) for other in others if other not in value]
-    ]
+def _rule_ref(pointer, value, path, node):
+    _spend(path, 30)
+    return node.home.refs[pointer].check(value, path)
 
 
-def _rule_all(schemas, schema, place):
-    tests = [place.same(part, "allOf", number) for number, part in enumerate(schemas)]
-    return lambda value, path: [problem for test in tests for problem in test(value, path)]
+def _rule_if(condition, value, path, node):
+    branch = node.own.get("else" if condition.check(value, path) else "then")
+    return branch.check(value, path) if branch else ()
 
 
-def _rule_not(unwanted, schema, place):
-    test, words = place.same(unwanted, "not"), _expected(unwanted, place.run.root)
-    says = f"不能是 {_listed(words, ' 或 ')}" if words else f"不能符合 {show(unwanted)}"
-    return lambda value, path: (
-        () if test(value, path) else _fault(path, "not", f"{says}，收到的是 {show(value)}")
-    )
+def _properties(bodies: list[SchemaRules]) -> dict[str, SchemaRules]:
+    known = [body.own.get("properties", {}) for body in bodies]
+    return {name: part for properties in known for name, (part,) in properties.items()}
 
 
-def _rule_if(condition, schema, place):
-    test = place.same(condition, "if")
-    then, other = (place.same(schema.get(word, True), word) for word in ("then", "else"))
-    return lambda value, path: other(value, path) if test(value, path) else then(value, path)
-
-
-class _Tag(NamedTuple):
-    """The property that tells the branches of a union apart, such as `kind`."""
-
-    name: str
-    values: list  # as the branches write them
-    branch: dict  # key of a value → number of its branch
-
-
-def _find_tag(branches: list, root: object) -> _Tag | None:
-    """Return the tag if each branch that takes objects fixes one property to values of its own."""
-    bodies = [(number, _follow(branch, root)) for number, branch in enumerate(branches)]
-    bodies = [(number, body) for number, body in bodies if "object" in _accepted(body, root)]
-    if len(bodies) < 2 or not all(isinstance(body, dict) for _, body in bodies):
-        return None
-    for name in _of(bodies[0][1], "properties", dict):
-        parts = [(number, _of(body, "properties", dict).get(name)) for number, body in bodies]
-        values = [(value, number) for number, part in parts for value in _choices(part)]
-        branch = {_equality_key(value): number for value, number in values}
-        if len(branch) == len(values) and len(set(branch.values())) == len(bodies):
-            return _Tag(name, [value for value, _ in values], branch)
-    return None
+@functools.lru_cache(maxsize=512)
+def _find_tag(branches: tuple[SchemaRules, ...]) -> tuple[str | None, dict]:
+    """Return the property with values of its own in each branch for objects, such as `kind`, and
+    the table: key of a value → (the value, its branch)."""
+    takers = [branch for branch in branches if "object" in branch.takes]
+    parts = [(branch, _properties(branch.bodies({}))) for branch in takers]
+    for name in parts[0][1] if len(takers) > 1 else ():
+        rows = [(value, branch) for branch, known in parts if name in known
+                for value in _choices(known[name].schema)]
+        table = {_equality_key(value): (value, branch) for value, branch in rows}
+        if len(table) == len(rows) and len({branch for _, branch in rows}) == len(takers):
+            return name, table
+    return None, {}
 
 
 def _best_branch(results: list, path: tuple, keyword: str) -> list[Problem]:
-    """Return what is wrong in the branch that fits best, the one with the fewest problems.
-
-    A branch that refuses the value as such tells nothing; if all do, there is no best one: [].
-    """
+    """Return what is wrong in the branch with the fewest problems; [] if all refuse the value."""
     here, flat = _where(path), ("type", "const", "enum", "anyOf", "oneOf", "false")
     near = [found for found in results if found[0].path != here or found[0].keyword not in flat]
     fewest = min(map(len, near), default=0)
@@ -2087,238 +1558,288 @@ def _best_branch(results: list, path: tuple, keyword: str) -> list[Problem]:
     return list(next(iter(best.values()), []))
 
 
-def _rule_union(keyword, branches, place):
-    """Return the check of anyOf and oneOf; a tag, or the type of the value, leads to the branch."""
-    root = place.run.root
-    accepted = [_accepted(branch, root) for branch in branches]
-    tests = [place.same(branch, keyword, number) for number, branch in enumerate(branches)]
-    likely = {
-        kind: [(n, test) for n, test in enumerate(tests, 1) if accepted[n - 1] & _NAMES_OF[kind]]
-        for kind in _ANY
-    }
-    words = list(dict.fromkeys(word for branch in branches for word in _expected(branch, root)))
-    says = f"应该是 {_listed(words or ['别的值'], ' 或 ')}，收到的是 "
-    names = frozenset().union(*accepted)
-    tag = _find_tag(branches, root)
-
-    def check(value, path):
-        if tag and type(value) is dict and tag.name in value:
-            number = tag.branch.get(_equality_key(value[tag.name]))
-            if number is not None:
-                return tests[number](value, path)
-            wrong = f"{_choose_from(tag.values)}，收到的是 {show(value[tag.name])}"
-            return _fault((path, tag.name, None), "const", wrong)
-        failed, fits = [], []
-        for number, test in likely[type(value)]:
-            found = test(value, path)
-            if found:
-                failed.append(found)
-            elif keyword == "anyOf":
-                return ()
-            else:
-                fits.append(str(number))
-        if len(fits) == 1:
-            return ()
-        if fits:
-            both = f"只能符合一种写法，却同时符合第 {_listed(fits)} 种"
-            return _fault(path, keyword, f"{both}，收到的是 {show(value)}")
-        return _best_branch(failed, path, keyword) or _fault(
-            path, keyword, says + show(value) + _hint(value, names, place.optional)
-        )
-
-    return check
+def _rule_union(keyword, branches, value, path, node):
+    """Check anyOf or oneOf; a tag, or the type of the value, leads to the branch."""
+    kind = _type_of(value)
+    name, table = _find_tag(branches) if kind == "object" else (None, {})
+    if kind == "object" and name in value:
+        if row := table.get(_equality_key(value[name])):
+            return row[1].check(value, path)
+        choices = _choose_from([choice for choice, _ in table.values()])
+        return _fault(path + (name,), "const", choices, value[name])
+    failed, fits = [], []
+    for number, branch in enumerate(branches, 1):
+        if kind in branch.takes and (found := branch.check(value, path)):
+            failed.append(found)
+        elif kind in branch.takes:
+            fits.append(str(number))
+            if keyword == "anyOf":
+                break
+    if len(fits) > 1:
+        return _fault(path, keyword, f"只能符合一种写法，却同时符合第 {_listed(fits)} 种", value)
+    if fits or (best := _best_branch(failed, path, keyword)):
+        return () if fits else best
+    words = list(dict.fromkeys(word for branch in branches for word in branch.words)) or ["别的值"]
+    hint = _advice(value, frozenset().union(*(branch.takes for branch in branches)))
+    return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint=hint)
 
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
 
-# keyword → (types of value it looks at, shape its own value must have, rule)
-KEYWORDS = {
-    "$ref": (_ANY, "text", _rule_ref),
-    "enum": (_ANY, "list", _rule_enum),
-    "const": (_ANY, "value", lambda only, *rest: _rule_enum([only], *rest)),
-    "pattern": ((str,), "text", _rule_pattern),
-    "format": ((str,), "text", _rule_format),
-    "prefixItems": ((list,), "list", _rule_prefix),
-    "items": ((list,), "items", _rule_items),
-    "uniqueItems": ((list,), "flag", _rule_unique),
-    "contains": ((list,), "schema", _rule_contains),
-    "required": ((dict,), "names", _rule_required),
-    "properties": ((dict,), "map", _rule_properties),
-    "patternProperties": ((dict,), "map", _rule_patterns),
-    "additionalProperties": ((dict,), "schema", _rule_additional),
-    "propertyNames": ((dict,), "schema", _rule_names),
-    "dependentRequired": ((dict,), "names map", _rule_dependent),
-    "allOf": (_ANY, "list", _rule_all),
-    "anyOf": (_ANY, "list", lambda parts, _, place: _rule_union("anyOf", parts, place)),
-    "oneOf": (_ANY, "list", lambda parts, _, place: _rule_union("oneOf", parts, place)),
-    "not": (_ANY, "schema", _rule_not),
-    "if": (_ANY, "schema", _rule_if),
-} | {
-    keyword: (kinds, shape, _limit(keyword, holds, says))
-    for keyword, kinds, shape, holds, says in [
-        # In the wording: {0} the limit, {1} the length of the value, {2} the value.
-        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}，收到的是 {2}"),
-        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}，收到的是 {2}"),
-        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}，收到的是 {2}"),
-        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}，收到的是 {2}"),
-        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数，收到的是 {2}"),
-        ("minLength", (str,), "count", _is_long, "至少要有 {0} 个字符，收到的是 {2}"),
-        ("maxLength", (str,), "count", _is_short, "最多 {0} 个字符，收到的有 {1} 个：{2}"),
-        ("minItems", (list,), "count", _is_long, "至少要有 {0} 个元素，收到的是 {2}"),
-        ("maxItems", (list,), "count", _is_short, "最多 {0} 个元素，收到的有 {1} 个：{2}"),
-        ("minProperties", (dict,), "count", _is_long, "至少要有 {0} 个键，收到的是 {2}"),
-        ("maxProperties", (dict,), "count", _is_short, "最多 {0} 个键，收到的有 {1} 个：{2}"),
-    ]
-}
-# Of JSON Schema, but not honoured here: said at registration. `type`, `nullable`, `then` and `else`
-# have no row of their own; any further word ("optional") is an annotation by the standard.
-_UNSUPPORTED = frozenset(
-    "unevaluatedProperties unevaluatedItems additionalItems dependencies dependentSchemas"
-    " minContains maxContains $dynamicRef $recursiveRef".split()
-)
+# A repeat inside a repeat with nothing fixed between, such as (a+)+ or (\w+\s?)*: exponential.
+_UNIT = r"(?:\\.|\[[^\]]*\]|[^()\\|])"
+_MANY = r"(?:[+*]|\{\d+,\d*\})"
+_EXPLOSIVE = rf"\((?:\?:)?{_UNIT}{_MANY}(?:{_UNIT}(?:{_MANY}|\?))*\){_MANY}"
 
 
-def _is_number(value: object) -> bool:
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+def _regex(pattern: str) -> Callable[[str], object]:
+    """Return the search function of a pattern; SchemaError if it cannot be used."""
+    if len(pattern) > 2_000 or re.search(_EXPLOSIVE, pattern):
+        raise SchemaError(f"正则 {show(pattern, 80)} 可能耗时过长，不予检查")
+    try:
+        return re.compile(pattern).search
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        raise SchemaError(f"正则 {show(pattern, 80)} 无法使用（{error}），不予检查") from None
+
+
+def _target(pointer: str, root: object) -> object:
+    """Return the subschema that a `$ref` into this schema points to, or None."""
+    start, *steps = pointer.split("/")
+    for step in steps:
+        step = re.sub("%([0-7][0-9a-fA-F])", lambda hit: chr(int(hit[1], 16)), step)
+        step = step.replace("~1", "/").replace("~0", "~")  # RFC 6901, section 6; ASCII is enough
+        if isinstance(root, list):
+            root = {str(number): item for number, item in enumerate(root)}
+        root = root.get(step) if isinstance(root, dict) else None
+    return root if start == "#" else None
+
+
+def _resolved(pointer: str, keyword: str, node: SchemaRules) -> str:
+    """Return the pointer of a `$ref` once the schema behind it is among the nodes."""
+    target, refs = _target(pointer, node.home.root), node.home.refs
+    if target is None or pointer in node.trail:
+        reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
+        raise SchemaError(f"$ref {show(pointer, 80)} {reason}，不予检查")
+    if pointer not in refs:
+        refs[pointer] = node  # a stand-in: the schema may well refer to itself
+        refs[pointer] = type(node)(target, node.home, pointer, (*node.trail, pointer))
+    return pointer
 
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
+# shape → (JSON types of what a keyword says, further condition, what is made of it for the calls)
 _SHAPES = {
-    "value": lambda value: True,
-    "flag": lambda value: isinstance(value, bool),
-    "text": lambda value: isinstance(value, str),
-    "number": _is_number,
-    "positive": lambda value: _is_number(value) and value > 0,
-    "count": lambda value: _is_number(value) and value >= 0 and value % 1 == 0,
-    "list": lambda value: isinstance(value, list),
-    "names": _are_names,
-    "schema": lambda value: isinstance(value, (dict, bool)),
-    "items": lambda value: isinstance(value, (dict, bool, list)),
-    "map": lambda value: isinstance(value, dict) and _are_names(list(value)),
-    "names map": lambda value: isinstance(value, dict) and all(map(_are_names, value.values())),
+    "value": (_ANY, None, lambda own, *_: {_equality_key(own)}),
+    "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
+    "flag": (["boolean"], None, None),
+    "text": (["string"], None, None),
+    "pattern": (["string"], None, lambda own, *_: _regex(own)),
+    "pointer": (["string"], None, _resolved),
+    "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
+    "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
+    "count": (["integer"], lambda own: own >= 0, None),
+    "names": (["array"], _are_names, lambda own, *_: dict.fromkeys(own)),
+    "names map": (["object"], lambda own: all(map(_are_names, own.values())), None),
+    "schema": (["object", "boolean"], None, lambda own, word, node: node.part(own, word)),
+    "rest": (["object", "boolean"], None, lambda own, word, node: (node.part(own, word),)),
+    "schemas": (["array"], len, lambda own, word, node: tuple(
+        node.part(schema, word, number) for number, schema in enumerate(own)
+    )),
+    "map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: {
+        name: (node.part(schema, word, name),) for name, schema in own.items()
+    }),
+    "pattern map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: [
+        (_regex(pattern), (node.part(schema, word, pattern),)) for pattern, schema in own.items()
+    ]),
 }
+_NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
+# keyword → (types of value it looks at, shape of what it says, rule)
+KEYWORDS = {
+    "$ref": (_ANY, "pointer", _rule_ref),
+    "enum": (_ANY, "values", _rule_enum),
+    "const": (_ANY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
+    "pattern": (_STRING, "pattern", _rule_pattern),
+    "format": (_STRING, "text", _rule_format),
+    "prefixItems": (_ARRAY, "schemas", _rule_parts),
+    "items": (_ARRAY, "rest", _rule_parts),
+    "uniqueItems": (_ARRAY, "flag", _rule_unique),
+    "contains": (_ARRAY, "schema", _rule_contains),
+    "required": (_OBJECT, "names", _rule_required),
+    "properties": (_OBJECT, "map", _rule_parts),
+    "patternProperties": (_OBJECT, "pattern map", _rule_parts),
+    "additionalProperties": (_OBJECT, "rest", _rule_parts),
+    "propertyNames": (_OBJECT, "schema", _rule_names),
+    "dependentRequired": (_OBJECT, "names map", _rule_dependent),
+    "allOf": (_ANY, "schemas", lambda own, value, path, _: [
+        problem for part in own for problem in part.check(value, path)
+    ]),
+    "anyOf": (_ANY, "schemas", functools.partial(_rule_union, "anyOf")),
+    "oneOf": (_ANY, "schemas", functools.partial(_rule_union, "oneOf")),
+    "not": (_ANY, "schema", lambda own, value, path, _: (
+        () if own.check(value, path) else _fault(path, "not", f"不能{own.described()}", value)
+    )),
+    "if": (_ANY, "schema", _rule_if),
+    "then": (_ANY, "schema", lambda *_: ()),  # `if` reads it, and `else`
+    "else": (_ANY, "schema", lambda *_: ()),
+} | {
+    keyword: (kinds, shape, functools.partial(_rule_limit, keyword, holds, says))
+    for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length, {2} the value
+        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}，收到的是 {2}"),
+        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}，收到的是 {2}"),
+        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}，收到的是 {2}"),
+        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}，收到的是 {2}"),
+        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数，收到的是 {2}"),
+        ("minLength", _STRING, "count", operator.ge, "至少要有 {0} 个字符，收到的是 {2}"),
+        ("maxLength", _STRING, "count", operator.le, "最多 {0} 个字符，收到的有 {1} 个：{2}"),
+        ("minItems", _ARRAY, "count", operator.ge, "至少要有 {0} 个元素，收到的是 {2}"),
+        ("maxItems", _ARRAY, "count", operator.le, "最多 {0} 个元素，收到的有 {1} 个：{2}"),
+        ("minProperties", _OBJECT, "count", operator.ge, "至少要有 {0} 个键，收到的是 {2}"),
+        ("maxProperties", _OBJECT, "count", operator.le, "最多 {0} 个键，收到的有 {1} 个：{2}"),
+    ]
+}
+# Of JSON Schema, but not honoured here: said at registration. `type` and `nullable` belong to
+# every node; any further word ("optional") is an annotation by the standard.
+_UNSUPPORTED = "unevaluatedProperties unevaluatedItems additionalItems dependencies minContains"
+_UNSUPPORTED += " maxContains dependentSchemas $dynamicRef $recursiveRef"
+
+# ── Schema → nodes ──
 
 
-# ── Schema → check ──
+class SchemaRules:
+    """A schema made ready for calls: `rules(args)` returns every problem, [] when all is well.
 
+    Each subschema is one too. `own` holds what the keywords say, `rules` for each type the rules
+    that look at it, `notes` what is not checked and why, for the programmer.
+    """
 
-def _compile_rules(schema: dict, place: _SchemaPlace) -> dict[type, list[Callable]]:
-    """Return, for each type of value, the checks of the keywords that look at it."""
-    rules = {kind: [] for kind in _ANY}
-    for keyword, (kinds, shape, rule) in KEYWORDS.items():
-        if keyword not in schema:
-            continue
-        if not _SHAPES[shape](schema[keyword]):
-            place.note(f"关键字 {keyword} 的值 {show(schema[keyword], 40)} 不合规定，不予检查")
-            continue
-        check = rule(schema[keyword], schema, place)
-        for kind in kinds if check is not _accept else ():
-            rules[kind].append(check)
-    for keyword in sorted(_UNSUPPORTED.intersection(schema)):
-        place.note(f"不支持关键字 {keyword}，不予检查")
-    return rules
+    def __init__(self, schema: object, home: SchemaRules | None = None, where="#", trail=("#",)):
+        self.schema, self.home = schema if isinstance(schema, dict) else {}, home or self
+        self.where, self.trail = where, trail  # JSON pointer; `$ref`s that led to this same value
+        if home is None:
+            self.root, self.refs, self.notes = schema, {}, []  # refs: pointer → subschema
+        self.own, self.names = {}, _ANY
+        try:
+            self.names = _types(schema)
+        except SchemaError as error:
+            self.note(str(error))
+        self.rules = {name: {} for name in self.names + ["integer"] * ("number" in self.names)}
+        if type(rest := self.schema.get("items")) is list:  # what draft 7 called prefixItems
+            self.schema = {**self.schema, "prefixItems": rest, "items": True}
+        for keyword in filter(self.schema.__contains__, KEYWORDS):
+            self.add(keyword, *KEYWORDS[keyword])
+        for keyword in filter(self.schema.__contains__, _UNSUPPORTED.split()):
+            self.note(f"不支持关键字 {keyword}，不予检查")
+        if self.schema.get("nullable") is True:
+            self.rules["null"] = {}
+        self.rules = {name: tuple(rules.items()) for name, rules in self.rules.items()}
 
+    def note(self, text: str) -> None:
+        self.home.notes.append(_cut(f"{_cut(self.where, 120)}：{text}", 240))
 
-def _compile_type(schema: dict, place: _SchemaPlace) -> tuple[frozenset, bool, Callable]:
-    """Return the classes a schema allows, whether 3.0 passes too, and how it refuses a value."""
-    names, unknown = _type_names(schema)
-    if unknown or schema.get("type") == []:
-        place.note(f"不认识的类型 {show(schema['type'], 60)}，不检查类型")
-    nullable = ["null"] if schema.get("nullable") is True else []
-    names = list(dict.fromkeys(names + nullable)) if names else list(_CLASSES)
-    choices = f"，{_choose_from(_choices(schema))}" if _choices(schema) else ""
-    says = f"应该是 {_listed(names, ' 或 ')}{choices}，收到的是 "
+    def add(self, keyword: str, kinds: list[str], shape: str, rule: Callable) -> None:
+        own, (allowed, holds, make) = self.schema[keyword], _SHAPES[shape]
+        if _type_of(own) not in allowed or (holds and not holds(own)):
+            self.note(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定，不予检查")
+            return
+        try:
+            self.own[keyword] = make(own, keyword, self) if make else own
+        except SchemaError as error:
+            self.note(str(error))
+            return
+        for name in self.rules.keys() & kinds:
+            self.rules[name][rule] = self.own[keyword]
 
-    def refuse(value, path):
-        return _fault(path, "type", says + show(value) + _hint(value, names, place.optional))
+    def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
+        """Return the node of a subschema, for a part of the value or for the value itself."""
+        where = "/".join([self.where, keyword, *map(str, steps)])
+        trail = self.trail if KEYWORDS[keyword][0] is _ANY else ()
+        return SchemaRules(schema, self.home, where, trail)
 
-    classes = frozenset(cls for name in names for cls in _CLASSES[name])
-    return classes, "integer" in names, refuse
-
-
-def _compile_node(schema: object, place: _SchemaPlace) -> Callable:
-    """Return the check of one schema: its type, then the rules for that type."""
-    place.run.left -= 1
-    if place.depth > _MAX_SCHEMA_DEPTH or place.run.left < 0:
-        place.note("模式太深或太大，从这里起不再检查")
-        return _accept
-    if schema is False:
-        return lambda value, path: _fault(path, "false", "不允许出现，请去掉")
-    if not isinstance(schema, dict):
-        if schema is not True:
-            place.note(f"模式应该是一个对象，现在是 {show(schema, 40)}，不予检查")
-        return _accept
-    classes, whole, refuse = _compile_type(schema, place)
-    rules = {kind: tuple(checks) for kind, checks in _compile_rules(schema, place).items()}
-    if schema.get("nullable") is True:
-        rules[type(None)] = ()
-
-    def check(value, path):
+    def check(self, value: object, path: tuple) -> Sequence[Problem]:
+        """Return the problems of a value: its type, or else all that the rules for it find."""
         kind = type(value)
-        if kind not in classes and not (whole and kind is float and value.is_integer()):
-            return refuse(value, path)
-        found = ()
-        for rule in rules[kind]:
-            problems = rule(value, path)
-            if problems:
+        rules, found = self.rules.get(_type_of(value) if kind is float else _TYPE_NAMES[kind]), ()
+        if rules is None:
+            return self.refuse(value, path)
+        for rule, own in rules:
+            if problems := rule(own, value, path, self):
                 found = [*found, *problems]
         return found
 
-    return check
+    def refuse(self, value: object, path: tuple) -> list[Problem]:
+        if not self.names:
+            return _fault(path, "false", "不允许出现，请去掉")
+        choices = _choices(self.schema)
+        tail = f"，{_choose_from(choices)}" if choices else ""
+        says = f"应该是 {_listed(self.names, ' 或 ')}{tail}"
+        return _fault(path, "type", says, value, hint=_advice(value, self.rules))
 
+    @functools.cached_property
+    def groups(self) -> list[tuple[SchemaRules, ...]]:
+        """Alternatives: of each group one node applies too; a `$ref` leaves no choice."""
+        behind = [(self.home.refs[self.own["$ref"]],)] if "$ref" in self.own else []
+        every = [self.own["allOf"]] if len(self.own.get("allOf", ())) == 1 else []
+        return behind + every + [self.own[word] for word in ("anyOf", "oneOf") if word in self.own]
 
-_LEAVES = frozenset([str, int, bool, type(None)])
-_NAME = frozenset([str])
+    @functools.cached_property
+    def takes(self) -> frozenset[str]:
+        """The names of the types that may pass: never too few, perhaps too many."""
+        names = frozenset(self.rules)
+        if kinds := set(map(_type_of, _choices(self.schema))):
+            names &= kinds | ({"number"} if "integer" in kinds else set())
+        for group in self.groups:
+            names &= frozenset().union(*(node.takes for node in group))
+        return names | {"null"} if self.schema.get("nullable") is True else names
 
+    @functools.cached_property
+    def words(self) -> list[str]:
+        """What is wanted, for a sentence: ["number", "null"], or the values of an enum."""
+        stated = self.names if len(self.names) < len(_ANY) else []
+        words = [show(value, 60) for value in _choices(self.schema)] or stated
+        inner = (word for group in self.groups for node in group for word in node.words)
+        return words or list(dict.fromkeys(inner))
 
-def _not_json(args: dict, root: tuple) -> list[Problem]:
-    """Return what keeps `args` from being finite JSON of bounded depth: [] for nearly every call.
+    def described(self) -> str:
+        return f"是 {_listed(self.words, ' 或 ')}" if self.words else f"符合 {show(self.schema)}"
 
-    The rules rely on it: what they meet is str, int, float, bool, None, list or dict, exactly.
-    """
-    found, todo = [], [(args, root, 1)]
-    for value, path, depth in todo:  # grows while it is read: no recursion, however deep
-        if depth > _MAX_DEPTH or len(todo) > _MAX_ITEMS:
-            return _fault(path, "depth", f"嵌套超过 {_MAX_DEPTH} 层或者太大，请改成较小的结构")
-        if type(value) is dict and not _NAME.issuperset(map(type, value)):
-            return _fault(path, "json", f"的键都应该是字符串，收到的是 {show(value)}")
-        for step, item in value.items() if type(value) is dict else enumerate(value):
-            kind = type(item)
-            if kind in _LEAVES:
-                continue
-            if kind is dict or kind is list:
-                todo.append((item, (path, step, None), depth + 1))
-            elif kind is not float:
-                return _fault((path, step, None), "json", f"不是 JSON 值，收到的是 {show(item)}")
-            elif not math.isfinite(item) and len(found) < _MAX_PROBLEMS:
-                says = f"要是有限的数，收到的是 {show(item)}"
-                found += _fault((path, step, None), "finite", says)
-    return found
+    def bodies(self, value: object) -> list[SchemaRules]:
+        """Return the nodes that speak about the parts of `value`: also behind `$ref` and unions."""
+        found = [self]
+        for group in (group for node in found for group in node.groups):  # `found` grows meanwhile
+            fits = [branch for branch in group if _type_of(value) in branch.takes]
+            name, table = _find_tag(group) if type(value) is dict else (None, {})
+            if row := table.get(_equality_key(value.get(name)) if table else None):
+                fits = [row[1]]
+            if len(fits) == 1 and fits[0] not in found:
+                found += fits
+        return found
 
+    def at(self, step: str | int) -> Sequence[SchemaRules]:
+        """Return the nodes for the part of a value at a name or index."""
+        own = self.own
+        if type(step) is int:
+            return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
+        found = own["properties"].get(step, ()) if "properties" in own else ()
+        for search, part in own.get("patternProperties", ()):
+            if search(step[:_MAX_MATCHED]):
+                found += part
+        return found or own.get("additionalProperties", ())
 
-class SchemaRules(NamedTuple):
-    """A schema made ready for calls: `rules(args)` returns every problem, [] when all is well.
-
-    `notes` tell the programmer which keywords, types and references are not checked.
-    """
-
-    check: Callable
-    notes: tuple[str, ...]
 
     def __call__(self, args: object) -> list[Problem]:
-        root = (None, None, [_MAX_REFS])
+        path = ([_MAX_WORK],)
         if type(args) is not dict:
-            return _fault(root, "type", f"应该是一个 JSON 对象（object），收到的是 {show(args)}")
-        strange = _not_json(args, root)
-        if strange and strange[-1].keyword != "finite":
-            return strange
+            return _fault(path, "type", "应该是一个 JSON 对象（object）", args)
         try:
-            found = list(self.check(args, root))
+            strange = _not_json(args, path)
+            if any(problem.keyword == "json" for problem in strange):
+                return strange[:_MAX_PROBLEMS]
+            found = list(self.check(args, path))
         except RecursionError:
-            return _fault(root, "depth", "嵌套太深或组合太多，请改成较浅的结构")
+            return _fault(([_MAX_WORK],), "depth", _TOO_LARGE)
         if strange:
             places = {problem.path for problem in strange}
             found = [problem for problem in found if problem.path not in places] + strange
@@ -2327,94 +1848,46 @@ class SchemaRules(NamedTuple):
         return found
 
 
-def _compiled(schema: object) -> SchemaRules:
-    run = _SchemaRun(schema, _compile_node)
+def _fresh(schema: object) -> SchemaRules:
     try:
-        check = _compile_node(schema, _SchemaPlace("#", 0, frozenset("#"), False, run))
-        for pointer, target, place in run.pending:  # grows while it is read
-            run.refs[pointer] = _compile_node(target, place)
-    except RecursionError:  # an enum value a thousand levels deep
-        return SchemaRules(_accept, ("#：模式嵌套太深，不予检查",))
-    return SchemaRules(check, tuple(run.notes))
+        return SchemaRules(schema)
+    except RecursionError:
+        rules = SchemaRules(True)
+        rules.notes.append("#：模式嵌套太深，不予检查")
+        return rules
 
 
-@functools.lru_cache(maxsize=512)
-def _compiled_bytes(frozen: bytes) -> SchemaRules:
-    return _compiled(marshal.loads(frozen))
+_compiled = functools.lru_cache(512)(lambda frozen: _fresh(marshal.loads(frozen)))
 
 
 def compile_schema(schema: dict | bool) -> SchemaRules:
-    """Return the rules of a schema, compiled once per content. Never raises: see `.notes`.
-
-    The cache knows a schema by its bytes (about 2 µs for six fields) and not by identity, so that a
-    caller may change or free the dict at any time.
-    """
+    """Return the rules of a schema, made once per content. Never raises: see `.notes`."""
     try:
-        return _compiled_bytes(marshal.dumps(schema))
+        return _compiled(marshal.dumps(schema))  # 2 µs for six fields, and the dict may change
     except ValueError:  # holds something that is not plain data
-        return _compiled(schema)
+        return _fresh(schema)
 
 
 # ── Repairs: only what loses nothing and has one reading ──
 
 
-def _body(value: object, schema: object, root: object) -> dict:
-    """Return the schema that speaks about the parts of `value`, behind `$ref` and unions."""
-    for _ in range(8):
-        schema = _follow(schema, root)
-        branches = _branches(schema) if isinstance(schema, dict) else []
-        tag = _find_tag(branches, root) if isinstance(value, dict) else None
-        if tag and _equality_key(value.get(tag.name)) in tag.branch:
-            branches = [branches[tag.branch[_equality_key(value[tag.name])]]]
-        kinds = _NAMES_OF[type(value)]
-        branches = [branch for branch in branches if kinds & _accepted(branch, root)]
-        if len(branches) != 1:
-            break
-        schema = branches[0]
-    return schema if isinstance(schema, dict) else {}
-
-
-class _Mender(NamedTuple):
-    """Mends one set of arguments under a root schema; `repairs` gets a sentence for each repair."""
-
-    root: object
-    repairs: list[str]
-
-    def value(self, value: object, schema: object, path: tuple) -> object:
-        names = _accepted(schema, self.root)
-        mended = value
-        if type(value) is str and "string" not in names:
-            mended = _unquoted(value, names)
-        elif type(value) is float and value.is_integer() and "number" not in names:
-            mended = int(value) if "integer" in names else value
-        if mended is not value:
-            says = f"参数 {_where(path)} 由 {show(value)} 改成了 {show(mended)}"
-            self.repairs.append(_cut(says))
-        if type(mended) is dict:
-            return self.object(mended, _body(mended, schema, self.root), path)
-        if type(mended) is list:
-            return self.array(mended, _body(mended, schema, self.root), path)
+def _mended(value: object, node: SchemaRules, path: tuple, repairs: list[str]) -> object:
+    """Return the value as `node` wants it; `repairs` gets a sentence for each change."""
+    mended = _lossless(value, node.takes)
+    if mended is not value:
+        repairs.append(_cut(f"参数 {_where(path)} 由 {show(value)} 改成了 {show(mended)}"))
+    if type(mended) not in (dict, list):
         return mended
-
-    def object(self, value: dict, body: dict, path: tuple) -> dict:
-        parts, required = _of(body, "properties", dict), _of(body, "required", list)
-        mended = {}
-        for name, item in value.items():
-            here, part = (path, name, None), parts.get(name, body.get("additionalProperties"))
-            optional = name in parts and name not in required
-            if item is None and optional and "null" not in _accepted(part, self.root):
-                self.repairs.append(f"参数 {_where(here)} 是 null，按没有传处理")
-            else:
-                mended[name] = self.value(item, part, here)
-        return mended
-
-    def array(self, value: list, body: dict, path: tuple) -> list:
-        schemas = _of(body, "prefixItems", list)[: len(value)]
-        schemas = schemas + [body.get("items")] * (len(value) - len(schemas))
-        return [
-            self.value(item, schema, (path, number, None))
-            for number, (item, schema) in enumerate(zip(value, schemas))
-        ]
+    bodies, kept = node.bodies(mended), {}
+    required = {name for body in bodies for name in body.own.get("required", ())}
+    optional = _properties(bodies).keys() - required
+    for step, item in mended.items() if type(mended) is dict else enumerate(mended):
+        part = next((part for body in bodies for part in body.at(step)), None)
+        if item is None and step in optional and "null" not in part.takes:
+            repairs.append(f"参数 {_where(path + (step,))} 是 null，按没有传处理")
+        else:
+            kept[step] = _mended(item, part, path + (step,), repairs) if part else item
+    return kept if type(mended) is dict else list(kept.values())
 
 
 def repair_arguments(args: object, schema: dict | bool) -> tuple[object, list[str]]:
@@ -2427,29 +1900,17 @@ def repair_arguments(args: object, schema: dict | bool) -> tuple[object, list[st
     >>> repair_arguments({"k": "5"}, {"type": "object", "properties": {"k": {"type": "integer"}}})
     ({'k': 5}, ['参数 k 由 "5" 改成了 5'])
     """
-    root = (None, None, None)
-    if type(args) is not dict or _not_json(args, root):
-        return args, []
-    mender = _Mender(schema, [])
+    path, repairs = ([_MAX_WORK],), []
     try:
-        mended = mender.object(args, _body(args, schema, schema), root)
+        if type(args) is not dict or _not_json(args, path):
+            return args, []
+        return _mended(args, compile_schema(schema), path, repairs), repairs
     except RecursionError:
         return args, []
-    return mended, mender.repairs
 
 
-# ── The two questions: are these arguments right, is this schema sound ──
-
-
-def validate_arguments(
-    args: object,
-    schema: dict | bool,
-    *,
-    coerce: bool = False,
-) -> list[Problem]:
-    """Return every problem of `args` under `schema`; [] means valid.
-
-    With coerce=True the arguments are judged as `repair_arguments` would mend them.
+def validate_arguments(args: object, schema: dict | bool, *, coerce=False) -> list[Problem]:
+    """Return every problem of `args`, with `coerce` once they are mended; [] means valid.
 
     >>> schema = {"type": "object", "properties": {"seq_len": {"type": "integer"}}}
     >>> print(*validate_arguments({"seq_len": "8k"}, schema))
@@ -2468,9 +1929,9 @@ def check_schema(schema: object) -> list[str]:
     """
     if not isinstance(schema, dict):
         return [f"#：参数的模式应该是一个对象，现在是 {show(schema, 60)}"]
-    rooted = _type_names(schema)[0] == ["object"]
-    notes = [] if rooted else ['#：参数的模式应该写明 "type": "object"']
-    return notes + list(compile_schema(schema).notes)
+    rules = compile_schema(schema)
+    notes = [] if rules.names == ["object"] else ['#：参数的模式应该写明 "type": "object"']
+    return list(dict.fromkeys(notes + rules.notes))[:50]
 
 
 def explain(problems: list[Problem]) -> str:
@@ -2480,16 +1941,12 @@ def explain(problems: list[Problem]) -> str:
     缺少必填参数 city。请改正后重新调用。
     """
     if len(problems) < 2:
-        text = "".join(f"{problem}。请改正后重新调用。" for problem in problems)
-        return text.replace("？。", "？")
-    lines, room = [f"参数有 {len(problems)} 处问题："], 1_200
-    for number, problem in enumerate(problems, 1):
-        room -= len(str(problem))
-        if room < 0:
-            lines.append(f"……另有 {len(problems) - number + 1} 处")
-            break
-        lines.append(f"{number}. {problem}")
-    return "\n".join([*lines, "请全部改正后重新调用。"])
+        return "".join(f"{each}。请改正后重新调用。" for each in problems).replace("？。", "？")
+    lines = [f"{number}. {problem}" for number, problem in enumerate(problems, 1)]
+    total = itertools.accumulate(len(str(problem)) for problem in problems)
+    if (fits := sum(length <= 1_200 for length in total)) < len(lines):
+        lines[fits:] = [f"……另有 {len(lines) - fits} 处"]
+    return "\n".join([f"参数有 {len(problems)} 处问题：", *lines, "请全部改正后重新调用。"])
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3211,16 +2668,17 @@ QUESTION = (
 )
 
 
-def _fold_width(text: str) -> str:
+def _fold(text: str) -> str:
     return text.translate(TO_HALF_WIDTH) if re.search(FULL_WIDTH, text) else text
 
 
-def _split_word(word: str) -> list[str]:
+@functools.lru_cache(maxsize=2**14)  # a text has few words, often
+def _split_word(word: str) -> tuple[str, ...]:
     """A name in camelCase is itself and its parts: LoRA is looked up as lora, KVCache as cache."""
     if word.islower() or word.isupper() or not word.isascii():
-        return [word.lower()]
+        return (word.lower(),)
     parts = re.findall(HUMPS, word)
-    return [part.lower() for part in ([word, *parts] if len(parts) > 1 else parts)]
+    return tuple(part.lower() for part in ([word, *parts] if len(parts) > 1 else parts))
 
 
 def tokenize(text: str) -> list[str]:
@@ -3230,7 +2688,7 @@ def tokenize(text: str) -> list[str]:
     ['num', 'kv', 'heads', '占显', '显存', 'llama', '3', '1.4']
     """
     words = []
-    for han, number, word in re.findall(WORDS, _fold_width(text)):
+    for han, number, word in re.findall(WORDS, _fold(text)):
         if han:
             words += map(operator.add, han, han[1:]) if len(han) > 1 else [han]
         elif number:
@@ -3244,6 +2702,7 @@ SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), (
 
 
 @functools.lru_cache(4096)  # texts repeat their words
+@functools.lru_cache(maxsize=2**14)
 def stem(word: str) -> str:
     """An English word without its ending, so that caches, cached and caching meet in "cach"."""
     if not (word.isascii() and word.isalpha()) or word.endswith(("ss", "us", "is")):
@@ -3258,8 +2717,10 @@ def stem(word: str) -> str:
 
 def content_words(text: str) -> list[str]:
     """The words of a text that say what it is about, stemmed."""
-    words = (word for word in tokenize(text) if word not in STOP_WORDS)
-    return [stem(word) if word.isascii() else word for word in words]
+    return [
+        stem(word) if word.isascii() else word
+        for word in tokenize(text) if word not in STOP_WORDS
+    ]
 
 
 def query_words(text: str) -> list[str]:
@@ -3281,6 +2742,17 @@ def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
     return counts
 
 
+def inverse_frequency(documents: int, having: int) -> float:
+    """How much a word tells that `having` of the documents contain (formula 3.3).
+
+    The 1 + keeps a word that most documents contain from counting against them.
+    """
+    return math.log(1 + (documents - having + 0.5) / (having + 0.5))
+
+
+K1, B = 1.2, 0.75  # how soon a repeated word stops counting; how far long documents pay for it
+
+
 class BM25:
     """Documents ranked by the words of a query (Robertson and Zaragoza 2009, formula 3.15).
 
@@ -3292,7 +2764,7 @@ class BM25:
     [(0, 0.6931471805599453)]
     """
 
-    def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=1.2, b=0.75):
+    def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
         counts = [
             document if isinstance(document, Mapping) else weigh_fields((document, 1.0))
             for document in documents
@@ -3316,8 +2788,7 @@ class BM25:
         scores: dict[int, float] = {}
         for word in dict.fromkeys(query):
             posting = self.postings.get(word, {})
-            # The 1 + keeps a word that most documents contain from counting against them.
-            idf = math.log(1 + (self.size - len(posting) + 0.5) / (len(posting) + 0.5))
+            idf = inverse_frequency(self.size, len(posting))
             for position, share in posting.items():
                 scores[position] = scores.get(position, 0.0) + idf * share
         best = nsmallest(top_k, ((-score, position) for position, score in scores.items()))
@@ -3436,7 +2907,7 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
     import os
 
     def shown(path: str) -> str:
-        relative = os.path.relpath(path, folder).replace(os.sep, "/")
+        relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
         return " ".join(relative.encode("utf-8", "replace").decode().split())  # may be any bytes
 
     def unreadable(error: OSError) -> None:
@@ -3449,10 +2920,37 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
             path = os.path.join(place, file)
             if file.startswith(".") or not file.lower().endswith(".md"):
                 continue
-            if not os.path.realpath(path).startswith(root):
+            if os.path.islink(path) and not os.path.realpath(path).startswith(root):
                 notices.append(f"跳过指向文件夹外面的链接 {shown(path)}")
             elif os.path.isfile(path):  # a pipe called x.md would block the reader
                 yield shown(path)[:-3], path
+
+
+def _read_file(name: str, path: str) -> list[Note]:
+    """The sections of one file. Raises ToolError for one that is no notes, OSError as `open`."""
+    import os
+
+    if os.path.getsize(path) > MAX_NOTE_BYTES:
+        raise ToolError(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
+    try:
+        with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
+            return _notes_of_file(name, file.read())
+    except UnicodeDecodeError:
+        raise ToolError(f"跳过不是 UTF-8 的文件 {name}.md") from None
+
+
+def _unreadable(name: str) -> str:
+    return f"跳过读不了的文件 {name}.md"  # vanished since it was listed, or not ours to read
+
+
+def _check_folder(folder: str) -> None:
+    import os
+
+    if not os.path.isdir(folder):
+        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
+
+
+NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
 
 
 def _read_notes(folder: str) -> tuple[list[Note], list[str]]:
@@ -3461,25 +2959,18 @@ def _read_notes(folder: str) -> tuple[list[Note], list[str]]:
     Raises:
         ToolError: there is no such folder, or nothing to read in it.
     """
-    import os
-
-    if not os.path.isdir(folder):
-        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
+    _check_folder(folder)
     notes: list[Note] = []
     notices: list[str] = []
     for name, path in _markdown_files(folder, notices):
         try:
-            if os.path.getsize(path) > MAX_NOTE_BYTES:
-                notices.append(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
-                continue
-            with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
-                notes += _notes_of_file(name, file.read())
-        except UnicodeDecodeError:
-            notices.append(f"跳过不是 UTF-8 的文件 {name}.md")
-        except OSError:  # vanished since it was listed, or not ours to read
-            notices.append(f"跳过读不了的文件 {name}.md")
+            notes += _read_file(name, path)
+        except ToolError as notice:
+            notices.append(str(notice))
+        except OSError:
+            notices.append(_unreadable(name))
     if not notes:
-        raise ToolError("笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹")
+        raise ToolError(NOTHING_TO_READ)
     return _with_unique_sections(notes), notices
 
 
@@ -3499,7 +2990,7 @@ def _snippet(text: str, words: Iterable[str]) -> str:
     rows = (row for row in text.split("\n") if not re.match(FENCE, row))
     line = " ".join(" ".join(rows).split())
     pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "$^"
-    matches = list(re.finditer(pattern, _fold_width(line), re.IGNORECASE))[:SNIPPET_MATCHES]
+    matches = list(re.finditer(pattern, _fold(line), re.IGNORECASE))[:SNIPPET_MATCHES]
 
     def variety(start: int) -> int:
         near = (match for match in matches if start <= match.start() < start + SNIPPET_WIDTH)
@@ -3525,10 +3016,12 @@ def _address(text: str) -> str:
     >>> {_address(name) for name in ("Week 1 Day 4 §1.4", "week1-day4 1.4", "第一周第4天 § １.４")}
     {'week1day4§1.4'}
     """
-    text = _fold_width(text).lower().strip()
-    text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
-    text = re.sub(CHINESE_DAY, r"week\1day\2", text)
-    text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
+    text = _fold(text).lower().strip()
+    if "周" in text:
+        text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
+        text = re.sub(CHINESE_DAY, r"week\1day\2", text)
+    if "w" in text:
+        text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
     return re.sub(r"[^\w.§]+|§(?!\s*\d)", "", text)
 
 
@@ -3542,19 +3035,39 @@ CHARACTER_WEIGHT = 0.2
 OPENING_WEIGHT = 0.5
 
 
-def _characters(text: str) -> list[str]:
-    return re.findall(f"[{HAN}]", text)
+def _characters(text: str) -> str:
+    return re.sub(f"[^{HAN}]+", "", text)
 
 
-def _weighted_words(note: Note, above: list[Note], is_opening: bool) -> dict[str, float]:
+def _placed(notes: list[Note]) -> Iterator[tuple[Note, str, float]]:
+    """Each section with its id and the headings above it in one text, and how much it counts."""
+    above: list[Note] = []  # the headings that the current section stands under
+    for note, after in zip(notes, [*notes[1:], None]):
+        above = [upper for upper in above if upper.level < note.level]
+        is_opening = note.level == 0 and after is not None and after.level > 0
+        context = " ".join([note.section, *(upper.title for upper in above)])
+        yield note, context, OPENING_WEIGHT if is_opening else 1.0
+        above.append(note)
+
+
+def _weighted_words(note: Note, context: str, scale: float) -> dict[str, float]:
     """The document that stands for a section in the ranking."""
-    context = " ".join([note.section, *(upper.title for upper in above)])
     fields = ((note.heading, TITLE_WEIGHT), (context, ABOVE_WEIGHT), (note.text, TEXT_WEIGHT))
-    scale = OPENING_WEIGHT if is_opening else 1.0
     return weigh_fields(
         *((content_words(text), weight * scale) for text, weight in fields),
         *((_characters(text), weight * scale * CHARACTER_WEIGHT) for text, weight in fields),
     )
+
+
+def _addresses_of(note: Note) -> set[str]:
+    """All that a section may be called by, as addresses."""
+    names = {note.section, note.title, note.heading, f"{note.section} {note.title}"}
+    if note.number:
+        names.add(f"§{note.number}")
+    if note.level == 0:
+        file = note.name.rpartition("/")[2]
+        names |= {note.name, file, f"{note.name}.md", f"{file}.md"}
+    return {_address(name) for name in names}
 
 
 class NotesIndex:
@@ -3583,14 +3096,17 @@ class NotesIndex:
 
     @functools.cached_property
     def _ranking(self) -> BM25:
-        documents: list[dict[str, float]] = []
-        above: list[Note] = []  # the headings that the current section stands under
-        for note, after in zip(self.sections, [*self.sections[1:], None]):
-            above = [upper for upper in above if upper.level < note.level]
-            is_opening = note.level == 0 and after is not None and after.level > 0
-            documents.append(_weighted_words(note, above, is_opening))
-            above.append(note)
-        return BM25(documents)
+        return BM25([_weighted_words(*placed) for placed in _placed(self.sections)])
+
+    def _best(
+        self, words: list[str], characters: Iterable[str], top_k: int
+    ) -> list[tuple[Note, float]]:
+        """(section, score) of the sections that hold one of the words, best first."""
+        ranking = self._ranking
+        matched = set().union(*(ranking.postings.get(word, ()) for word in words))
+        ranked = ranking.search([*words, *characters], len(self.sections))
+        best = [hit for hit in ranked if hit[0] in matched][:top_k]
+        return [(self.sections[position], score) for position, score in best]
 
     def search(self, query: str, top_k: int = 5) -> list[Hit]:
         """The best sections for a question in Chinese or English, best first; [] if no word fits.
@@ -3602,33 +3118,44 @@ class NotesIndex:
             raise ToolError("query 是空的，请写要查的词，如 KV Cache 显存")
         if len(query) > MAX_QUERY:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
-        words, ranking = query_words(query), self._ranking
-        matched = set().union(*(ranking.postings.get(word, ()) for word in words))
-        ranked = ranking.search([*words, *_characters(query)], len(self.sections))
-        best = [hit for hit in ranked if hit[0] in matched][:top_k]
-        notes = [(self.sections[position], score) for position, score in best]
-        return [Hit(note, score, _snippet(note.text, words)) for note, score in notes]
+        words = query_words(query)
+        best = self._best(words, _characters(query), top_k)
+        return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
     @functools.cached_property
-    def _addresses(self) -> dict[str, list[int]]:
-        """Address → positions of the sections that may be called so."""
-        addresses: dict[str, list[int]] = {}
-        for position, note in enumerate(self.sections):
-            names = {note.section, note.title, note.heading, f"{note.section} {note.title}"}
-            if note.number:
-                names.add(f"§{note.number}")
-            if note.level == 0:
-                file = note.name.rpartition("/")[2]
-                names |= {note.name, file, f"{note.name}.md", f"{file}.md"}
-            for address in {_address(name) for name in names}:
-                addresses.setdefault(address, []).append(position)
+    def _addresses(self) -> dict[str, list[Note]]:
+        """Address → the sections that may be called so."""
+        addresses: dict[str, list[Note]] = {}
+        for note in self.sections:
+            for address in _addresses_of(note):
+                addresses.setdefault(address, []).append(note)
         return addresses
 
-    def _whole(self, position: int) -> Note:
+    def _called(self, name: str) -> list[Note]:
+        """The sections with this id, else at this address, else with it in their title."""
+        address = _address(name)
+        found = [note for note in self.sections if note.section == name]
+        found = found or self._addresses.get(address, [])
+        if found or len(address) < 2:
+            return found
+        return [note for note in self.sections if address in _address(note.title)]
+
+    def _after(self, note: Note) -> Iterable[Note]:
+        """The sections that follow in reading order."""
+        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
+
+    def _nearest(self, name: str) -> list[Note]:
+        from difflib import get_close_matches
+
+        close = get_close_matches(_address(name)[:MAX_TITLE], self._addresses, n=3)
+        near = [self._addresses[address][0] for address in close]
+        near += [note for note, _ in self._best(query_words(name), [], 3)]
+        return list(dict.fromkeys(near))
+
+    def _whole(self, note: Note) -> Note:
         """The section with everything that stands under its heading."""
-        note = self.sections[position]
         texts = [note.text]
-        for below in self.sections[position + 1 :]:
+        for below in self._after(note):
             if below.level <= note.level:
                 break
             texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
@@ -3643,26 +3170,308 @@ class NotesIndex:
         Raises:
             ToolError: unknown or ambiguous, with the nearest sections.
         """
-        address = _address(name[:MAX_QUERY])
-        found = [i for i, note in enumerate(self.sections) if note.section == name.strip()]
-        found = found or self._addresses.get(address, [])
-        if not found and len(address) > 1:
-            found = [i for i, note in enumerate(self.sections) if address in _address(note.title)]
+        found = self._called(name[:MAX_QUERY].strip())
         if len(found) == 1:
             return self._whole(found[0])
         reason = "有好几节符合" if found else "没有这一节"
-        near = [self.sections[i] for i in found] or self._nearest(name)
+        near = found or self._nearest(name[:MAX_QUERY])
         listed = "；".join(f"{note.section} {note.title}" for note in near[:5])
         how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
         raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
 
-    def _nearest(self, name: str) -> list[Note]:
-        from difflib import get_close_matches
 
-        close = get_close_matches(_address(name)[:MAX_TITLE], self._addresses, n=3)
-        near = [self._addresses[address][0] for address in close]
-        near += [position for position, _ in self._ranking.search(query_words(name), 3)]
-        return [self.sections[position] for position in dict.fromkeys(near)]
+# A folder of ten thousand sections takes seconds to index, so it is done once: a SQLite file in the
+# user's cache directory keeps words and texts, and a later start reads only files that changed (by
+# time and size, as make does). FTS5 proposes sections, then BM25 as above scores them, so both ways
+# rank alike. The file is only a cache: a damaged one is made anew, and where there can be none (no
+# FTS5, a read-only disk) the notes are held in memory as before.
+
+LARGE_FOLDER = 2_000_000  # bytes of Markdown, about 2,000 sections; memory is faster below that
+STORE_VERSION = 1  # of the tables and of tokenize; raise it when either changes
+CANDIDATES = 50  # sections that FTS5 proposes for scoring
+COMMON = 1_000  # a word in more sections, and in a tenth of all, proposes none if others can
+PATIENCE = 120.0  # seconds to wait while another process builds the same index
+WORDS_IN_MEMORY = 8_000_000  # bytes that FTS5 collects before it writes them; the default is 1 MB
+PROGRESS_STEP = 100  # files between two calls of `progress`
+
+# The sections of a file have the ids from `first` up to, not with, `last`, in reading order.
+STORE_TABLES = """
+    CREATE TABLE IF NOT EXISTS files(
+        name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
+        length REAL, notice TEXT);
+    CREATE TABLE IF NOT EXISTS sections(
+        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL, length REAL, context TEXT,
+        name TEXT, section TEXT, title TEXT, line INTEGER, text TEXT, level INTEGER, number TEXT);
+    CREATE INDEX IF NOT EXISTS by_section ON sections(section);
+    CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
+        heading, context, text, characters, tokenize = "ascii tokenchars '.'");
+    CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
+"""
+NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
+FIELD_WEIGHTS = (TITLE_WEIGHT, ABOVE_WEIGHT, TEXT_WEIGHT)
+PROPOSED = f"""
+    SELECT s.scale, s.length, s.context, w.heading, w.context, w.text, {NOTE_COLUMNS}
+    FROM words AS w JOIN sections AS s ON s.id = w.rowid
+    WHERE w.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
+        ORDER BY bm25(words, {TITLE_WEIGHT}, {ABOVE_WEIGHT}, {TEXT_WEIGHT}, 0) LIMIT ?)
+"""
+
+
+def notes_cache(platform: str, variables: Mapping[str, str], home: str) -> str:
+    """Where index files belong by the custom of the system (`sys.platform`, `os.environ`)."""
+    customs = {
+        "win32": variables.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local"),
+        "darwin": os.path.join(home, "Library", "Caches"),
+    }
+    common = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return os.path.join(customs.get(platform, common), "w4d3_tools_mcp")
+
+
+def _open_store(path: str):
+    """A connection to the index file, made with its tables where it is new."""
+    import sqlite3
+
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # notes may be private
+    base = sqlite3.connect(
+        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
+    )
+    try:
+        base.execute("PRAGMA page_size = 16384")  # texts are long: a fifth less work than with 4096
+        base.execute("PRAGMA journal_mode = WAL")  # others read on while one process writes
+        base.execute("PRAGMA synchronous = NORMAL")
+        base.executescript(f"BEGIN IMMEDIATE; {STORE_TABLES} COMMIT;")
+    except BaseException:
+        base.close()
+        raise
+    return base
+
+
+def _store_section(base, id: int, note: Note, context: str, scale: float) -> float:
+    """Put one section into the store; returns its weighted length as BM25 counts it."""
+    texts = (note.heading, context, note.text)
+    words, characters = [*map(content_words, texts)], [*map(_characters, texts)]
+    length = scale * sum(
+        weight * (len(has) + CHARACTER_WEIGHT * len(single))
+        for weight, has, single in zip(FIELD_WEIGHTS, words, characters)
+    )
+    addresses = f" {' '.join(_addresses_of(note))} "
+    row = (id, addresses, _address(note.title), scale, length, context, *note)
+    base.execute(f"INSERT INTO sections VALUES ({', '.join('?' * len(row))})", row)
+    row = (id, *map(" ".join, words), " ".join(set().union(*characters)))
+    columns = "rowid, heading, context, text, characters"
+    base.execute(f"INSERT INTO words({columns}) VALUES (?, ?, ?, ?, ?)", row)
+    return length
+
+
+def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
+    """Read one file into the store. One that is no notes keeps its notice instead of sections."""
+    notes, notice = [], ""
+    try:
+        notes = _with_unique_sections(_read_file(name, path))
+        day = "SELECT 1 FROM sections WHERE section = ?"
+        if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
+            notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
+    except ToolError as error:
+        notice = str(error)
+    first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
+    placed = enumerate(_placed(notes), first)
+    length = sum(_store_section(base, id, *section) for id, section in placed)
+    row = (name, *stamp, first, first + len(notes), length, notice)
+    base.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def _forget_file(base, name: str) -> None:
+    row = "SELECT first, last - 1 FROM files WHERE name = ?"
+    first, last = base.execute(row, (name,)).fetchone()
+    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", (first, last))
+    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", (first, last))
+    base.execute("DELETE FROM files WHERE name = ?", (name,))
+
+
+def _changes(base, listed: dict) -> tuple[set[str], list[str]]:
+    """(files to forget, files to read) until the store fits the folder."""
+    rows = base.execute("SELECT name, time, bytes FROM files")
+    known = {name: (*stamp,) for name, *stamp in rows}
+    changed = [name for name, (_, stamp) in listed.items() if known.get(name) != stamp]
+    return (known.keys() - listed.keys()) | (known.keys() & {*changed}), changed
+
+
+def _update_store(base, listed: dict, notices: list[str], progress: Callable | None) -> None:
+    """Bring the store up to date in one transaction: all of it, or nothing when we are stopped."""
+    if not any(_changes(base, listed)):
+        return
+    with base:
+        base.execute("BEGIN IMMEDIATE")
+        gone, changed = _changes(base, listed)  # again: another process may have done it meanwhile
+        base.execute("INSERT INTO words(words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
+        for name in gone:
+            _forget_file(base, name)
+        for done, name in enumerate(changed, 1):
+            try:
+                _store_file(base, name, *listed[name])
+            except OSError:
+                notices.append(_unreadable(name))
+            if progress and (done % PROGRESS_STEP == 0 or done == len(changed)):
+                progress(done, len(changed))
+
+
+@functools.lru_cache(maxsize=2**14)
+def _having(base, term: str) -> int:
+    """How many sections hold a word; counted once, since FTS5 reads a whole list for it."""
+    return (base.execute("SELECT doc FROM counts WHERE term = ?", (term,)).fetchone() or [0])[0]
+
+
+def _stored_best(base, words: list[str], characters: Iterable[str], top_k: int) -> list[tuple]:
+    """What NotesIndex._best gives, with the same scores."""
+    sections, length = base.execute("SELECT SUM(last - first), SUM(length) FROM files").fetchone()
+    singles = set(characters)
+    counts = {term: _having(base, term) for term in [*words, *singles]}
+    telling = {term: inverse_frequency(sections, count) for term, count in counts.items()}
+    rare = [word for word in words if 0 < counts[word] <= max(COMMON, sections // 10)]
+
+    def scored(row: tuple) -> tuple[float, Note]:
+        scale, size, context, *stored = row[:6]
+        note = Note(*row[6:])
+        damping = K1 * (1 - B + B * size * sections / length)
+        lists, texts = [text.split() for text in stored], (note.heading, context, note.text)
+        score = 0.0
+        for term, tells in telling.items():
+            n = sum(weight * has.count(term) for weight, has in zip(FIELD_WEIGHTS, lists))
+            if term in singles:
+                single = (weight * text.count(term) for weight, text in zip(FIELD_WEIGHTS, texts))
+                n += CHARACTER_WEIGHT * sum(single)
+            score += tells * scale * n * (K1 + 1) / (scale * n + damping)
+        return score, note
+
+    match = " OR ".join(f'"{word}"' for word in rare or words)  # quoted: no word is an operator
+    rows = base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if words else ()
+    best = sorted(map(scored, rows), key=lambda hit: (-hit[0], hit[1].name, hit[1].line))
+    return [(note, score) for score, note in best[:top_k]]
+
+
+class LargeNotesIndex(NotesIndex):
+    """Notes of any number: a large folder is searched in a file in `cache`, a small one in memory.
+
+    progress(done, total) is told how many files have been read, where any had to be.
+    """
+
+    def __init__(
+        self, folder: str, cache: str, *, large: int = LARGE_FOLDER,
+        progress: Callable[[int, int], None] | None = None,
+    ):
+        super().__init__(folder)
+        self.cache, self.large, self.progress = cache, large, progress
+        self._lock = threading.RLock()
+        self._base = None  # the open store
+        self._skipped: list[str] = []  # what is no part of it, and why
+
+    @functools.cached_property
+    def path(self) -> str:
+        """The index file of this folder."""
+        from hashlib import sha256
+
+        mark = sha256(os.fsencode(os.path.realpath(self.folder))).hexdigest()[:16]
+        return os.path.join(self.cache, f"notes-{mark}-v{STORE_VERSION}.sqlite")
+
+    @functools.cached_property
+    def _listed(self) -> dict[str, tuple[str, tuple[int, int]]]:
+        """Name → path and (time, size) of each file; {} when notes are held in memory."""
+        _check_folder(self.folder)
+        listed = {}
+        for name, path in _markdown_files(self.folder, self._skipped):
+            with contextlib.suppress(OSError):  # vanished since
+                status = os.stat(path)
+                listed[name] = path, (status.st_mtime_ns, status.st_size)
+        return listed if sum(stamp[1] for _, stamp in listed.values()) >= self.large else {}
+
+    def _ask(self, work: Callable, in_memory: Callable) -> Any:
+        """work(store), or in_memory() where there is no store."""
+        with self._lock:
+            if self._listed:
+                try:
+                    return self._with_store(work)
+                except (ImportError, OSError):
+                    self._listed = {}
+                    self._skipped.append("建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读")
+        return in_memory()
+
+    def _with_store(self, work: Callable) -> Any:
+        """work(store), on a new one if the file is damaged. Raises OSError if there can be none."""
+        import sqlite3
+
+        for _ in range(2):
+            try:
+                if self._base is None:
+                    self._base = _open_store(self.path)
+                    _update_store(self._base, self._listed, self._skipped, self.progress)
+                if not self._base.execute("SELECT 1 FROM sections").fetchone():
+                    raise ToolError(NOTHING_TO_READ)
+                return work(self._base)
+            except sqlite3.OperationalError as error:  # no FTS5, no right to write, locked for ever
+                raise OSError(str(error)) from error
+            except sqlite3.DatabaseError:
+                self._discard()
+        raise OSError("damaged again")
+
+    def _discard(self) -> None:
+        if self._base is not None:
+            self._base.close()
+            self._base = None
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                os.remove(self.path + end)
+
+    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
+        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+        return lambda base: [Note(*row) for row in base.execute(query, values)]
+
+    @property
+    def sections(self) -> list[Note]:
+        """All sections in reading order. Of a large folder that is much: prefer search and find."""
+        return self._ask(self._notes("1"), lambda: super(LargeNotesIndex, self).sections)
+
+    @property
+    def notices(self) -> list[str]:
+        """What was skipped and why, one sentence each."""
+        stored = "SELECT notice FROM files WHERE notice <> '' ORDER BY name"
+        found = self._ask(
+            lambda base: [notice for notice, in base.execute(stored)],
+            lambda: super(LargeNotesIndex, self).notices,
+        )
+        return list(dict.fromkeys([*self._skipped, *found]))
+
+    def days(self) -> list[Note]:
+        """The files, each as the note of level 0 that stands for the whole."""
+        return self._ask(self._notes("s.level = 0"), super().days)
+
+    def _best(self, words, characters, top_k):
+        return self._ask(
+            lambda base: _stored_best(base, words, characters, top_k),
+            lambda: super(LargeNotesIndex, self)._best(words, characters, top_k),
+        )
+
+    def _called(self, name):
+        name = name.encode("utf-8", "replace").decode()  # half a character is in no database
+        address = _address(name)
+
+        def stored(base) -> list[Note]:
+            found = self._notes("s.section = ?", name)(base)
+            found = found or self._notes("instr(s.addresses, ?)", f" {address} ")(base)
+            if found or len(address) < 2:
+                return found
+            return self._notes("instr(s.titled, ?)", address)(base)
+
+        return self._ask(stored, lambda: super(LargeNotesIndex, self)._called(name))
+
+    def _after(self, note):
+        later = self._notes("s.name = ? AND s.line > ?", note.name, note.line)
+        return self._ask(later, lambda: super(LargeNotesIndex, self)._after(note))
+
+    def _nearest(self, name):
+        return self._ask(
+            lambda base: [note for note, _ in _stored_best(base, query_words(name), [], 3)],
+            lambda: super(LargeNotesIndex, self)._nearest(name),
+        )
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3806,21 +3615,322 @@ def built_in_tools(index: NotesIndex | None = None) -> ToolRegistry:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 9  消息格式 Wire formats      uses §4 · pure
+# § 8  路由 Router      uses §1, §4, §6, §7 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# One tool, four spellings. The schema inside is the same; what differs is the envelope.
+# Forty schemas in every request cost tokens and confuse a model; five that fit do neither. A tool
+# is ranked as a note is in §6: its words against those of the request (BM25). No network, no model,
+# no training. It knows no synonyms and does not translate: where no word is shared it finds nothing
+# and says so, never guesses. Weights were chosen on five public sets (make bench-router).
+
+NAME_WEIGHT = 3.0  # a name is the shortest description; all other text counts 1
+PAIR_WEIGHT = 0.6  # of two words that stand close together, in the tool as in the request
+HAN_WEIGHT = 0.35  # of a single Chinese character; pairs of them are words already (§6)
+HAN_CHARACTER = f"[{HAN}]"
+SATURATION, LENGTH_SHARE = 1.5, 0.6  # k1 and b of BM25
+MAX_REQUEST = 4_000  # characters; of a longer one the end counts, where the question stands
+
+CAMEL_CASE = "(?<=[a-z])(?=[A-Z])"
+# Tool names are full of doers and deeds: calculator, calculation and calculate meet in "calcul".
+ROLE_ENDING = "(?<=[a-z]{3})(?:ator|ation|at|er|or|ion)$"
 
 
-def to_openai_tool(tool: Tool) -> dict:
+@functools.lru_cache(maxsize=2**16)
+def _root(word: str) -> str:
+    return re.sub(ROLE_ENDING, "", stem(word)) if word.isascii() else word
+
+
+def _pairs(roots: list[str]) -> list[str]:
+    """Each word with the next and the next but one; stop words between them are gone already."""
+    return [f"{a} {b}" for step in (1, 2) for a, b in zip(roots, roots[step:])]
+
+
+def _parameter_text(schema: object) -> str:
+    """Names, descriptions and accepted values of all parameters, at any depth, in any dialect."""
+    texts, nodes = [], [schema]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Mapping):
+            for key, kind in (("properties", Mapping), ("enum", list)):
+                texts += node[key] if isinstance(node.get(key), kind) else ()
+            texts.append(node.get("description"))
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return " . ".join(text for text in texts if isinstance(text, str))
+
+
+def _tool_words(tool: Mapping) -> dict[str, float]:
+    """The weighted words that stand for {"name", "description", "parameters"} in the ranking."""
+    texts = tool["name"], tool.get("description") or "", _parameter_text(tool.get("parameters"))
+    name, about, inputs = (
+        [_root(word) for word in content_words(re.sub(CAMEL_CASE, " ", str(text)))]
+        for text in texts
+    )
+    return weigh_fields(
+        (name, NAME_WEIGHT),
+        (about + inputs, 1.0),
+        (_pairs(name) + _pairs(about), PAIR_WEIGHT),
+        (re.findall(HAN_CHARACTER, " ".join(map(str, texts))), HAN_WEIGHT),
+    )
+
+
+class Routed(NamedTuple):
+    """A tool for a request, how well it fits, and the words of the request that speak for it."""
+
+    name: str
+    score: float  # 0.0: not found, but kept
+    words: tuple[str, ...]
+    tool: Tool | dict
+
+
+class ToolRouter:
+    """Tools ranked for a request. Takes a registry, `Tool`s, or dicts with schemas of any dialect.
+
+    >>> router = ToolRouter([{"name": "getWeather", "description": "天气预报 forecast"},
+    ...                      {"name": "send_mail", "description": "发送邮件"}])
+    >>> [(found.name, found.words) for found in router.pick("明天的天气怎么样", k=1)]
+    [('getWeather', ('天气',))]
+    """
+
+    def __init__(self, tools: Iterable[Tool | dict]):
+        self.tools = list(tools)
+        self._coerce = getattr(tools, "coerce", False)
+        schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in self.tools]
+        self._names = [schema["name"] for schema in schemas]
+        self._documents = [_tool_words(schema) for schema in schemas]
+        self._ranking = BM25(self._documents, k1=SATURATION, b=LENGTH_SHARE)
+
+    def pick(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> list[Routed]:
+        """The k tools that fit best, best first; [] when no tool shares a word with the request.
+
+        Those named in `keep` follow beyond k. When there are no more than k tools, all are given.
+        """
+        text = re.sub(f"{CAMEL_CASE}|{QUESTION}", " ", query[-MAX_REQUEST:])
+        roots = [_root(word) for word in query_words(text)]
+        written = {_root(stem(word)): word for word in tokenize(text)}
+
+        def evidence(position: int) -> tuple[str, ...]:
+            found = (root for root in roots if root in self._documents[position])
+            return tuple(dict.fromkeys(written.get(root, root) for root in found))
+
+        terms = [*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)]
+        ranked = self._ranking.search(terms, max(k, 0))
+        scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
+        kept = set(self._names if len(self.tools) <= k else keep)
+        places = enumerate(self._names) if kept else ()
+        more = [p for p, name in places if name in kept and p not in scores]
+        return [
+            Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
+            for p in (*scores, *more)
+        ]
+
+    def subset(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> ToolRegistry:
+        """What to offer a model: the k best and those to keep, in the order of the registry.
+
+        Not in the order of the ranking: equal sets make equal prompts, which servers cache. When
+        nothing matches, all tools: leaving some out needs a reason.
+        """
+        picked = self.pick(query, k, keep)
+        matched = any(routed.score for routed in picked)
+        return self.registry([routed.name for routed in picked] if matched else self._names)
+
+    def registry(self, names: Iterable[str]) -> ToolRegistry:
+        """These tools in their own order. Raises SchemaError for dicts, which nobody can run."""
+        wanted = set(names)
+        chosen = [tool for tool, name in zip(self.tools, self._names) if name in wanted]
+        return ToolRegistry(chosen, coerce=self._coerce)
+
+
+def with_tool_search(
+    router: ToolRouter, query: str, *, k: int = 5, keep: Iterable[str] = (),
+) -> ToolRegistry:
+    """The tools picked, and one more by which the model itself adds what was missed: search_tools.
+
+    The remedy for words that do not match: a model knows synonyms and languages. What it finds is
+    added at the end, so the part of the prompt that servers cache stays as it was.
+    """
+    registry = router.registry(routed.name for routed in router.pick(query, k, keep))
+
+    def search_tools(words: str) -> list[str]:
+        """查找没有列出的工具，返回找到的名字，下一轮就能调用；没有找到时返回空列表。
+
+        Args:
+            words: 要找的工具的关键词，中英文都写，例如 "天气 预报 weather forecast"。
+        """
+        found = [routed.tool for routed in router.pick(words, k) if routed.score]
+        for tool in found:
+            with contextlib.suppress(SchemaError):  # listed already
+                registry.add(tool)
+        return [tool.name for tool in found]
+
+    registry.register(search_tools)
+    return registry
+
+
+def asked_lately(messages: Iterable[Mapping], *, turns: int = 2) -> str:
+    """The last user turns in one text, to route by: "那明天呢？" alone says nothing."""
+    asked = [str(message.get("content")) for message in messages if message["role"] == "user"]
+    return "\n".join(asked[-turns:])
+
+
+def tools_called(messages: Iterable[Mapping]) -> list[str]:
+    """The tools that a conversation has used, to keep: their results are still talked about."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return list(dict.fromkeys(call["function"]["name"] for call in calls))
+
+
+# What a working assistant may be offered: ten families of four, with siblings that are easy to
+# confuse. The four of §7 are real; the others are entries to route among, and say so when called.
+# Descriptions are Chinese with the English terms that people use in their requests.
+
+# family → (name, description, "parameter text; parameter? kind text; …"); ? is optional, the kind
+# is string unless given: integer, number, or the accepted values a/b/c
+CATALOGUE = {
+    "搜索 search": (
+        "search_notes",
+        ("web_search", "用搜索引擎查公开网页 web，返回标题和网址",
+         "query 关键词; count? integer 条数"),
+        ("search_papers", "查学术论文 paper（arXiv），返回题目和链接",
+         "query 关键词; year? integer 最早年份"),
+        ("search_news", "查最近的新闻 news，返回标题和时间",
+         "query 关键词; days? integer 最近几天"),
+    ),
+    "文件 files": (
+        ("list_files", "列出文件夹 folder 里的文件名和大小", "path 文件夹路径"),
+        ("read_file", "读取一个文本文件 file 的内容", "path 文件路径; lines? integer 最多行数"),
+        ("write_file", "把文本保存到文件 file，原有内容会被覆盖", "path 文件路径; text 内容"),
+        ("search_files", "在文件夹里按内容查文件 grep，返回所在的行",
+         "pattern 要找的文字; path 文件夹路径"),
+    ),
+    "邮件 mail": (
+        ("send_email", "发送一封邮件 email，发出后不能撤回",
+         "to 收件人地址; subject 主题; body 正文"),
+        ("search_email", "在邮箱里查邮件 email，返回主题和编号", "query 关键词、发件人或日期"),
+        ("read_email", "读取一封邮件 email 的正文和附件名", "id 邮件编号"),
+        ("draft_reply", "起草对一封邮件的回复 reply，只存草稿，不发送",
+         "id 邮件编号; tone? formal/casual 语气"),
+    ),
+    "日历 calendar": (
+        ("list_events", "查看某天的日程和会议 calendar", "date 日期 YYYY-MM-DD"),
+        ("create_event", "新建日程，或约一个会议 meeting",
+         "title 标题; start 开始时间; minutes? integer 分钟数"),
+        ("find_free_time", "找几个人都有空的时间 free time",
+         "people 各人的邮箱; date 日期 YYYY-MM-DD"),
+        ("set_reminder", "设置到点提醒 reminder 或闹钟 alarm", "text 提醒内容; time 时间 HH:MM"),
+    ),
+    "代码 code": (
+        ("run_python", "在沙箱里运行一段 Python 代码，返回输出", "code 源代码"),
+        ("run_tests", "运行项目的单元测试 pytest，返回失败的用例", "path 测试目录"),
+        (
+            "search_code", "在代码仓库 repo 里查函数或变量的定义",
+            "query 名字或正则; language? 编程语言",
+        ),
+        ("gpu_status", "查看本机 GPU 的显存占用和温度 nvidia-smi", "index? integer 第几块卡"),
+    ),
+    "数据 data": (
+        "calculator",
+        ("query_sql", "对数据库 database 执行只读 SQL，返回表格", "sql 查询语句"),
+        ("plot_chart", "把数据画成图 chart", "data CSV 数据; kind? line/bar/scatter 种类"),
+        ("describe_table", "统计 CSV 每一列的均值 mean、标准差和缺失", "path CSV 文件路径"),
+    ),
+    "天气与出行 weather and travel": (
+        ("get_weather", "查城市现在的天气 weather：气温、湿度、风力", "city 城市"),
+        ("get_forecast", "查未来几天的天气预报 forecast：是否下雨、最高气温",
+         "city 城市; days? integer 天数"),
+        ("search_flights", "查两地之间的航班 flight 和机票价格",
+         "origin 出发城市; target 到达城市; date 日期"),
+        ("search_trains", "查高铁、火车 train 的车次和余票",
+         "origin 出发站; target 到达站; date 日期"),
+    ),
+    "财务 money": (
+        ("convert_currency", "按当天汇率换算货币 currency，如美元换人民币",
+         "amount number 金额; source 原货币; target 目标货币"),
+        ("get_stock_price", "查股票 stock 的最新价格和涨跌幅", "symbol 股票代码"),
+        ("add_expense", "记一笔支出 expense 到账本", "amount number 金额; category 类别，如交通"),
+        ("loan_payment", "计算贷款 loan 的每月还款额和总利息",
+         "principal number 本金; rate number 年利率 %; months integer 月数"),
+    ),
+    "文档 documents": (
+        "read_note",
+        ("translate_text", "把文字翻译 translate 成另一种语言",
+         "text 原文; target zh/en/ja/fr 目标语言"),
+        ("summarize_text", "把长文章缩写成摘要 summary", "text 原文; words? integer 摘要字数"),
+        ("read_pdf", "提取 PDF 文档的文字", "path PDF 路径; pages? 页码，如 1-3"),
+    ),
+    "课程 course": (
+        "kv_cache_gib",
+        ("weights_gib", "计算模型参数 weights 占多少显存", "params number 参数量"),
+        ("training_gib", "计算训练时梯度和优化器占多少显存", "params number 参数量"),
+        ("training_flops", "计算训练大模型要多少算力 FLOPs（6ND）",
+         "params number 参数量; tokens number token 数"),
+    ),
+}
+
+
+def _row_parameters(text: str) -> dict:
+    """The object schema of a row's parameters.
+
+    >>> _row_parameters("n? integer 条数")["properties"]
+    {'n': {'type': 'integer', 'description': '条数'}}
+    """
+    properties, required = {}, []
+    for name, *words in (part.split() for part in text.split("; ")):
+        kind = words.pop(0) if re.fullmatch(r"integer|number|\w+(/\w+)+", words[0]) else "string"
+        choices = {"enum": kind.split("/")} if "/" in kind else {}
+        properties[name.rstrip("?")] = {
+            "type": "string" if choices else kind, **choices, "description": " ".join(words),
+        }
+        required += [] if name.endswith("?") else [name]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _catalogue_entry(args: dict) -> object:
+    raise ToolError("这只是演示目录里的一个条目，没有接真实的服务，什么也没有做。请如实告诉用户。")
+
+
+def catalogue_tools(real: ToolRegistry | None = None) -> ToolRegistry:
+    """The 40 tools of CATALOGUE, those of §7 from `real`; what else `real` has follows them."""
+    real = built_in_tools() if real is None else real
+    rows = [row for family in CATALOGUE.values() for row in family]
+    return ToolRegistry([
+        *(
+            real[row] if isinstance(row, str)
+            else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry)
+            for row in rows
+        ),
+        *(tool for tool in real if tool.name not in rows),
+    ])
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 9  消息格式 Wire formats      uses §1, §3, §4 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# One tool, one conversation, one choice, several spellings. History is the OpenAI message list; the
+# other vendors' shapes are conversions of it, made fresh for every request. `tidy_history` is the
+# shape all start from, and reading any of them back gives it again. What a vendor must see again
+# unchanged (thinking blocks, signatures) travels in one key of the assistant message.
+
+
+# --- tools ---
+
+
+def _without(mapping: dict, key: str) -> dict:
+    return {k: v for k, v in mapping.items() if k != key}
+
+
+def _definition(tool: Tool | dict) -> dict:
+    return tool if isinstance(tool, dict) else tool.schema()
+
+
+def to_openai_tool(tool: Tool | dict) -> dict:
     """{"type": "function", "function": {name, description, parameters}} (Chat Completions)."""
-    return {"type": "function", "function": tool.schema()}
+    return {"type": "function", "function": _definition(tool)}
 
 
-def to_anthropic_tool(tool: Tool) -> dict:
+def to_anthropic_tool(tool: Tool | dict) -> dict:
     """{name, description, input_schema} (Messages API)."""
-    return {
-        "name": tool.name, "description": tool.description, "input_schema": tool.parameters,
-    }
+    definition = _definition(tool)
+    return {**_without(definition, "parameters"), "input_schema": definition["parameters"]}
 
 
 # What a Gemini `Schema` may hold (OpenAPI 3.0 subset); everything else is refused with HTTP 400.
@@ -3828,10 +3938,6 @@ _GEMINI_KEPT = frozenset(
     "description enum format maxItems minItems maxLength minLength maximum minimum pattern"
     " maxProperties minProperties required title".split()
 )
-
-
-def _without(mapping: dict, key: str) -> dict:
-    return {k: v for k, v in mapping.items() if k != key}
 
 
 def _gemini_schema(schema: dict, defs: dict, seen: tuple[str, ...] = ()) -> dict:
@@ -3871,12 +3977,13 @@ def _gemini_schema(schema: dict, defs: dict, seen: tuple[str, ...] = ()) -> dict
     return result
 
 
-def to_gemini_tool(tool: Tool) -> dict:
+def to_gemini_tool(tool: Tool | dict) -> dict:
     """A function declaration: {name, description, parameters} with upper-case type names."""
-    declaration = {"name": tool.name, "description": tool.description}
-    if tool.parameters.get("properties"):  # an OBJECT without properties is refused
-        defs = tool.parameters.get("$defs", {})
-        declaration["parameters"] = _gemini_schema(tool.parameters, defs)
+    definition = _definition(tool)
+    schema = definition["parameters"]
+    declaration = _without(definition, "parameters")
+    if schema.get("properties"):  # an OBJECT without properties is refused
+        declaration["parameters"] = _gemini_schema(schema, schema.get("$defs", {}))
     return declaration
 
 
@@ -3895,7 +4002,7 @@ def to_mcp_tool(tool: Tool) -> dict:
     return result
 
 
-TOOL_FORMATS: dict[str, Callable[[Tool], dict]] = {
+TOOL_FORMATS: dict[str, Callable[[Tool], dict]] = {  # the first three also take a bare definition
     "openai": to_openai_tool,
     "anthropic": to_anthropic_tool,
     "gemini": to_gemini_tool,
@@ -3903,10 +4010,1667 @@ TOOL_FORMATS: dict[str, Callable[[Tool], dict]] = {
 }
 
 
-def tools_in_format(tools: Iterable[Tool], format: str) -> object:
+def tools_in_format(tools: Iterable[Tool | dict], format: str) -> list[dict]:
     """The `tools` value of a request in that vendor's format, a key of TOOL_FORMATS."""
     converted = [TOOL_FORMATS[format](tool) for tool in tools]
     return [{"function_declarations": converted}] if format == "gemini" else converted
+
+
+# --- tool_choice ---
+
+_CHOICE_WORDS = {  # OpenAI's word → (Anthropic's type, Gemini's mode)
+    "auto": ("auto", "AUTO"), "required": ("any", "ANY"), "none": ("none", "NONE"),
+}
+
+
+def _openai_choice(word: str, names: Iterable[str] = ()) -> str | dict:
+    """OpenAI's spelling of another vendor's word, or of the one tool that is named."""
+    match list(names):
+        case [name]:
+            return {"type": "function", "function": {"name": name}}
+    return next(ours for ours, theirs in _CHOICE_WORDS.items() if word in theirs)
+
+
+def to_anthropic_choice(choice: str | dict) -> dict:
+    """Anthropic's spelling of "auto", "none", "required" or {"function": {"name": …}}."""
+    if isinstance(choice, dict):
+        return {"type": "tool", "name": choice["function"]["name"]}
+    return {"type": _CHOICE_WORDS[choice][0]}
+
+
+def from_anthropic_choice(choice: dict) -> str | dict:
+    """The OpenAI spelling of an Anthropic `tool_choice`."""
+    return _openai_choice(choice["type"], [choice["name"]] if choice["type"] == "tool" else ())
+
+
+def to_gemini_choice(choice: str | dict) -> dict:
+    """Gemini's `toolConfig` for an OpenAI `tool_choice`."""
+    if isinstance(choice, dict):
+        config = {"mode": "ANY", "allowedFunctionNames": [choice["function"]["name"]]}
+    else:
+        config = {"mode": _CHOICE_WORDS[choice][1]}
+    return {"functionCallingConfig": config}
+
+
+def from_gemini_choice(choice: dict) -> str | dict:
+    """The OpenAI spelling of a Gemini `toolConfig`; one of several names becomes "required"."""
+    config = choice["functionCallingConfig"]
+    return _openai_choice(config["mode"], config.get("allowedFunctionNames", ()))
+
+
+# --- messages: the OpenAI list, tidied ---
+
+UNREADABLE = "unreadable_arguments"  # servers want an object back even where the model wrote none
+NO_RESULT = "这次调用没有结果。"
+_SYSTEM_ROLES = ("system", "developer")  # many servers know only the first
+
+# Where an assistant message keeps what one vendor must get back unchanged.
+ANTHROPIC_BLOCKS, GEMINI_PARTS = "anthropic_blocks", "gemini_parts"
+OWN_KEYS = frozenset({ANTHROPIC_BLOCKS, GEMINI_PARTS, "is_error"})  # never sent to an OpenAI server
+
+
+def arguments_object(arguments: object) -> dict:
+    """The arguments of a call as an object; text that cannot be read is kept inside one.
+
+    >>> arguments_object('{"n": 1}'), arguments_object(""), arguments_object('{"n": ')
+    ({'n': 1}, {}, {'unreadable_arguments': '{"n": '})
+    """
+    try:
+        return parse_arguments(arguments)
+    except ArgumentsError:
+        return {UNREADABLE: str(arguments)}
+
+
+def _object_text(arguments: object) -> str:
+    """JSON text of the arguments' object: the model's own text where that is what it wrote."""
+    value = arguments_object(arguments)
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        if json.loads(arguments) == value:
+            return arguments
+    return json_text(json_value(value))
+
+
+def content_text(content: object) -> str:
+    """The text of a `content`: a string, a list of parts, or null. Pictures are only named.
+
+    >>> content_text([{"type": "text", "text": "看图"}, {"type": "image_url", "image_url": {}}])
+    '看图\\n[image_url]'
+    """
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    parts = [part if isinstance(part, dict) else {"text": part} for part in content]
+    texts = [part.get("text", f"[{part.get('type')}]") for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+def _openai_call(id: str, name: str, arguments: str) -> dict:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _tool_message(id: str, text: str, **rest) -> dict:
+    return {"role": "tool", "tool_call_id": id, "content": text, **rest}
+
+
+def _numbered(number: int) -> str:
+    """An id of nine letters and digits: every known validator takes it (Mistral's is strictest)."""
+    return f"call{number:05}"
+
+
+def _tidy_assistant(message: dict, number: int) -> dict:
+    """The message with `content`, and calls with an id and arguments as JSON text of an object."""
+    result = {key: value for key, value in message.items() if value not in (None, [])}
+    result["content"] = content_text(message.get("content"))
+    if calls := message.get("tool_calls"):
+        result["tool_calls"] = []
+        for position, call in enumerate(calls, number):
+            function = call.get("function") or {}
+            text = _object_text(function.get("arguments"))
+            tidy = _openai_call(call.get("id") or _numbered(position), "", text)
+            function = {**function, "arguments": text}
+            result["tool_calls"].append({**call, **tidy, "function": function})
+    return result
+
+
+def _with_results(messages: Iterable[dict]) -> Iterator[tuple[dict, list[dict]]]:
+    """Each message together with the tool messages that follow it."""
+    current, results = {}, []
+    for message in messages:
+        if message["role"] == "tool":
+            results.append(message)
+            continue
+        yield current, results
+        current, results = message, []
+    yield current, results
+
+
+def _answers(message: dict, turn: dict, results: list[dict]) -> Iterator[dict]:
+    """One result per call, in call order; each is taken out of `results`."""
+    for old, call in zip(message.get("tool_calls") or (), turn.get("tool_calls", ())):
+        found = next((r for r in results if r.get("tool_call_id") == old.get("id")), {})
+        results[:] = [result for result in results if result is not found]
+        text = content_text(found["content"]) if found else NO_RESULT
+        yield {**found, "role": "tool", "tool_call_id": call["id"], "content": text}
+
+
+def _add_user(result: list[dict], text: str, **rest) -> None:
+    """Append a user message, or join it to the one before: templates want alternating roles."""
+    if result and result[-1]["role"] == "user":
+        result[-1] = {**result[-1], "content": f"{result[-1]['content']}\n\n{text}"}
+    else:
+        result.append({**rest, "role": "user", "content": text})
+
+
+def tidy_history(messages: list[dict]) -> list[dict]:
+    """The same conversation as every server accepts it; an equal list when it was tidy already.
+
+    One system message, first; no two user messages in a row; `content` always there, as text;
+    arguments as JSON text of an object; right behind a turn its results, one per call, in order.
+    """
+    texts = [content_text(m.get("content")) for m in messages if m["role"] in _SYSTEM_ROLES]
+    system = "\n\n".join(filter(None, texts))
+    result = [{"role": "system", "content": system}] if system else []
+    number = 0
+    for message, results in _with_results(m for m in messages if m["role"] not in _SYSTEM_ROLES):
+        if message.get("role") == "assistant":
+            turn = _tidy_assistant(message, number)
+            number += len(turn.get("tool_calls", ()))
+            if turn.get("tool_calls") or turn["content"]:  # Anthropic refuses an empty turn
+                result += [turn, *_answers(message, turn, results)]
+        elif text := content_text(message.get("content")):
+            _add_user(result, text, **message)
+        for orphan in results:  # no call to answer: keep what it says
+            _add_user(result, f"工具结果：{content_text(orphan.get('content'))}")
+    return result
+
+
+def to_hf_messages(messages: list[dict]) -> list[dict]:
+    """Messages for a transformers chat template: arguments as an object, results with their name.
+
+    `tidy_history` reads them back.
+    """
+    result, names = [], {}
+    for message in tidy_history(messages):
+        message = {key: value for key, value in message.items() if key not in OWN_KEYS}
+        if message["role"] == "tool":
+            message["name"] = names[message["tool_call_id"]]
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            function["arguments"] = arguments_object(function["arguments"])
+            names[call["id"]] = function["name"]
+        result.append(message)
+    return result
+
+
+# --- messages: Anthropic and Gemini ---
+
+
+def _rounds(
+    messages: list[dict], key: str, blocks: Callable, answer: Callable,
+) -> tuple[str, list[tuple]]:
+    """(system, [(role, blocks), …]) as both vendors want it: a turn's results in one user turn.
+
+    blocks(message) spells an assistant message that has nothing under `key`, or a user message;
+    answer(message, block) spells a result, given the block of its call.
+    """
+    system, rounds, open_calls = "", [], iter(())
+    for message in tidy_history(messages):
+        role = "user"
+        match message["role"]:
+            case "system":
+                system = message["content"]
+                continue
+            case "assistant":
+                role, new = "assistant", message.get(key) or blocks(message)
+                uses = [b for b in new if b.get("type") == "tool_use" or "functionCall" in b]
+                open_calls = iter(uses)
+            case "tool":
+                new = [answer(message, next(open_calls))]
+            case _:
+                new = blocks(message)
+        if role == "user" and rounds and rounds[-1][0] == "user":
+            rounds[-1][1].extend(new)
+        else:
+            rounds.append((role, list(new)))
+    return system, rounds
+
+
+def _anthropic_blocks(message: dict) -> list[dict]:
+    text = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    return text + [
+        {
+            "type": "tool_use", "id": call["id"], "name": call["function"]["name"],
+            "input": arguments_object(call["function"]["arguments"]),
+        }
+        for call in message.get("tool_calls", ())
+    ]
+
+
+def _anthropic_result(message: dict, block: dict) -> dict:
+    answer = {"type": "tool_result", "tool_use_id": block["id"], "content": message["content"]}
+    return {**answer, "is_error": True} if message.get("is_error") else answer
+
+
+def to_anthropic_messages(messages: list[dict]) -> tuple[str, list[dict]]:
+    """(system, messages) of a Messages request."""
+    system, rounds = _rounds(messages, ANTHROPIC_BLOCKS, _anthropic_blocks, _anthropic_result)
+    return system, [{"role": role, "content": blocks} for role, blocks in rounds]
+
+
+def _assistant(text: str, calls: list[dict], key: str, own: list[dict], blocks: Callable) -> dict:
+    """An assistant message; the vendor's blocks are kept where text and calls do not say all."""
+    message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+    return message if blocks(message) == own else {**message, key: own}
+
+
+def from_anthropic_messages(system: str | list, messages: list[dict]) -> list[dict]:
+    """The OpenAI message list of a Messages request."""
+    result = [{"role": "system", "content": content_text(system)}] if system else []
+    for message in messages:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if message["role"] == "assistant":
+            text = "".join(b["text"] for b in blocks if b["type"] == "text")
+            calls = [
+                _openai_call(b["id"], b["name"], json_text(json_value(b["input"])))
+                for b in blocks if b["type"] == "tool_use"
+            ]
+            result.append(_assistant(text, calls, ANTHROPIC_BLOCKS, blocks, _anthropic_blocks))
+            continue
+        for answer in (b for b in blocks if b["type"] == "tool_result"):
+            bad = {"is_error": True} if answer.get("is_error") else {}
+            text = content_text(answer.get("content"))
+            result.append(_tool_message(answer["tool_use_id"], text, **bad))
+        if rest := [b for b in blocks if b["type"] != "tool_result"]:
+            _add_user(result, content_text(rest))
+    return result
+
+
+def _gemini_parts(message: dict) -> list[dict]:
+    text = [{"text": message["content"]}] if message["content"] else []
+    return text + [
+        {"functionCall": {
+            "id": call["id"], "name": call["function"]["name"],
+            "args": arguments_object(call["function"]["arguments"]),
+        }}
+        for call in message.get("tool_calls", ())
+    ]
+
+
+def _gemini_response(message: dict, part: dict) -> dict:
+    """The answer to a functionCall; it has an id when the call has one."""
+    call = part["functionCall"]
+    known = {key: call[key] for key in ("id", "name") if key in call}
+    kind = "error" if message.get("is_error") else "output"
+    return {"functionResponse": {**known, "response": {kind: message["content"]}}}
+
+
+def to_gemini_contents(messages: list[dict]) -> tuple[str, list[dict]]:
+    """(system text, contents) of a generateContent request."""
+    system, rounds = _rounds(messages, GEMINI_PARTS, _gemini_parts, _gemini_response)
+    return system, [{"role": "model" if r == "assistant" else r, "parts": p} for r, p in rounds]
+
+
+def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
+    """The OpenAI message list of a generateContent request; responses answer calls by position."""
+    result, number, waiting = [{"role": "system", "content": system}] if system else [], 0, iter(())
+    for content in contents:
+        parts = content["parts"]
+        if content.get("role") == "model":
+            found = [part["functionCall"] for part in parts if "functionCall" in part]
+            calls = [
+                _openai_call(
+                    call.get("id") or _numbered(i), call["name"],
+                    json_text(json_value(call.get("args") or {})),
+                )
+                for i, call in enumerate(found, number)
+            ]
+            text = "".join(p["text"] for p in parts if "text" in p and not p.get("thought"))
+            result.append(_assistant(text, calls, GEMINI_PARTS, parts, _gemini_parts))
+            number, waiting = number + len(calls), iter(calls)
+            continue
+        answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        for response in (answer["response"] for answer in answers):
+            value = response.get("output", response.get("error", response))
+            text = value if isinstance(value, str) else json_text(value)
+            bad = {"is_error": True} if "error" in response else {}
+            result.append(_tool_message(next(waiting)["id"], text, **bad))
+        if rest := [part for part in parts if "functionResponse" not in part]:
+            _add_user(result, content_text(rest))
+    return result
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 10  文本协议 Text formats      uses §1, §3 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# A model without native calls writes them into its text, each family in its own way. One row of
+# TEXT_FORMATS is one way; a few readers serve all rows. Reasoning is set aside first: what a model
+# only considered is never run. A marker of a family is trusted; bare JSON or Python runs only as
+# the whole answer, with names and arguments that fit the tools on offer. Code fences and `quoted`
+# markers show a call, they do not make one. What cannot be read stays text; nothing here raises, or
+# takes more than linear time. Patterns are kept as text, for `re` to compile when first used: all
+# at import would take 10 ms. Sources: the chat templates and format pages of the families.
+
+MOST_MISSES = 16  # long looks that led nowhere; a text with more of them is not trying to call
+MENDED_CHARACTERS = 20_000  # of JSON or Python that is only nearly right
+
+_NAME_KEYS = ("name", "tool_name", "function")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
+_ID_KEYS = ("id", "tool_call_id", "call_id")
+_CALL_KEYS = frozenset((*_NAME_KEYS, *_ARGUMENT_KEYS, *_ID_KEYS, "type", "index"))
+
+
+class TextParse(NamedTuple):
+    """A reply taken apart: what is left to show, and the calls in the order they were written."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    format: str = ""  # the row of TEXT_FORMATS that read the first call
+    reasoning: str = ""
+
+
+class _Block(NamedTuple):
+    """What a reader found: where it ends, and the calls in it."""
+
+    end: int
+    calls: list[ToolCall]
+
+
+class _Reading:
+    """What the readers of one reply share: the tools, and how often a long look led nowhere."""
+
+    def __init__(self, tools: Iterable[dict] | None):
+        plain = [tool.get("function", tool) for tool in tools or ()]
+        self.schemas = {tool["name"]: tool.get("parameters") or {} for tool in plain}
+        self.any_tool = tools is None
+        self.bare = False  # in an answer without markers only exact calls count
+        self.misses = 0
+
+    def properties(self, name: str) -> dict:
+        """The parameters of a tool; {} for one that is not known."""
+        return self.schemas.get(name, {}).get("properties") or {}
+
+    def accepts(self, name: str, key: str) -> frozenset[str]:
+        """The JSON types that the tool allows for a parameter; all of them if it says nothing."""
+        known = _properties(compile_schema(self.schemas.get(name, {})).bodies({}))
+        return known[key].takes if key in known else frozenset(_ANY)
+
+    def fits(self, call: ToolCall) -> bool:
+        """True when the call names a tool on offer and uses only parameters it has."""
+        known = call.name in self.schemas and isinstance(call.arguments, dict)
+        return known and call.arguments.keys() <= self.properties(call.name).keys()
+
+
+def _match(pattern: str, text: str, pos: int = 0) -> re.Match | None:
+    return re.compile(pattern).match(text, pos)  # re keeps what it has compiled
+
+
+def _search(pattern: str, text: str, pos: int = 0) -> re.Match | None:
+    return re.compile(pattern).search(text, pos)
+
+
+def _skip(text: str, pos: int = 0) -> int:
+    """The position behind blanks and separators."""
+    return _match(r"[\s;,]*", text, pos).end()
+
+
+# --- one call, however it is spelled ---
+
+
+def clean_name(name: str) -> str:
+    """The tool's name without what templates leak into it.
+
+    >>> clean_name(" functions.search_notes<|channel|>commentary")
+    'search_notes'
+    """
+    return name.split("<|")[0].strip(" \t\r\n\"'`").removeprefix("functions.")
+
+
+def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "") -> ToolCall:
+    """A call with its arguments as a dict, or as the model's own text where that is no object."""
+    with contextlib.suppress(ArgumentsError):
+        arguments = parse_arguments(arguments)
+    properties = reading.properties(name).keys()
+    match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
+        case {"arguments": inner, **rest} | {"input": inner, **rest} if properties and not rest:
+            with contextlib.suppress(ArgumentsError):
+                inner = parse_arguments(inner)
+                arguments = inner if inner.keys() <= properties else arguments
+        case dict() | str():
+            pass
+        case _:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(id if isinstance(id, str) else "", name, arguments)
+
+
+def _call_from(entry: object, reading: _Reading) -> ToolCall | None:
+    """The call that a JSON object spells under any of the known keys; None when it spells none."""
+    if not isinstance(entry, dict) or (reading.bare and not entry.keys() <= _CALL_KEYS):
+        return None
+    if isinstance(inner := entry.get("function"), dict):
+        entry = {**entry, **inner}
+    name = clean_name(next((entry[k] for k in _NAME_KEYS if isinstance(entry.get(k), str)), ""))
+    given = [entry[key] for key in _ARGUMENT_KEYS if key in entry]
+    if not name or (reading.bare and not given):
+        return None
+    call_id = next((entry[key] for key in _ID_KEYS if entry.get(key)), "")
+    return _new_call(reading, name, given[0] if given else None, id=call_id)
+
+
+def _calls_from(value: object, reading: _Reading) -> list[ToolCall]:
+    """The calls of one JSON value, an object or a list; [] unless all of it is calls."""
+    calls = [_call_from(v, reading) for v in (value if isinstance(value, list) else [value])]
+    if None in calls:
+        return []
+    return [call for call in calls if call.name != "directly-answer"]  # Command R's word for none
+
+
+# --- readers: JSON, alone or with something around it ---
+
+
+_BRACKETS = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|([\]}])'
+
+
+def _closing(text: str, pos: int) -> int:
+    """The end of the bracket that opens at `pos`, or -1; brackets inside strings do not count."""
+    depth = 0
+    for token in re.compile(_BRACKETS).finditer(text, pos, pos + MENDED_CHARACTERS):
+        depth += -1 if token[1] else token[0] in "[{"
+        if not depth:
+            return token.end()
+    return -1
+
+
+def _json_at(text: str, pos: int, reading: _Reading) -> tuple[object, int] | None:
+    """The JSON object or list at `pos` and its end; §3 mends what is nearly JSON."""
+    if not text.startswith(("{", "["), pos):
+        return None
+    try:
+        end = _DECODER.raw_decode(text, pos)[1]
+        return _load_json(text[pos:end]), end  # §3 also refuses endless nesting and half characters
+    except (ValueError, RecursionError):
+        pass
+    if _match(r"\{\{[^{]", text, pos):  # Qwen2.5-Coder copies it from its own template
+        if found := _json_at(text, pos + 1, reading):
+            return found[0], found[1] + text.startswith("}", found[1])
+    end = _closing(text, pos) if reading.misses <= MOST_MISSES else -1
+    with contextlib.suppress(ArgumentsError):
+        if end > 0:
+            return parse_arguments('{"value":' + text[pos:end] + "}")["value"], end
+    reading.misses += 1
+    return None
+
+
+def _json_reader(head: str = "", tail: str = "") -> Callable:
+    """A reader of head + JSON + tail, both regular expressions.
+
+    The JSON is a call or a list of calls; with a group `name` in the head it is the arguments, and
+    a group `id` is the call's id. Arguments may be missing where a tail follows.
+    """
+    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
+        if not (start := _match(head, text, pos)):
+            return None
+        named = start.groupdict()
+        found = _json_at(text, start.end(), reading)
+        stop = _match(tail, text, found[1] if found else start.end())
+        if not found and named and stop and stop[0].strip():
+            found = {}, start.end()
+        if not found or not stop:
+            return None
+        if not named:
+            calls = _calls_from(found[0], reading)
+        elif isinstance(found[0], dict):
+            calls = [_new_call(reading, clean_name(start["name"]), found[0], id=named.get("id"))]
+        else:
+            calls = []
+        return _Block(stop.end(), calls) if calls else None
+
+    return read
+
+
+_read_calls = _json_reader()
+_kimi_json = _json_reader(
+    r"<\|tool_call_begin\|>\s*(?P<name>(?P<id>[^\s<]{1,200}))\s*<\|tool_call_argument_begin\|>\s*",
+    r"\s*(?:<\|tool_call_end\|>)?",
+)
+
+
+def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """Kimi's call: the id names the tool, or only counts and the arguments tell which it is."""
+    if not (block := _kimi_json(text, pos, reading)):
+        return None
+    (call,) = block.calls
+    name = re.sub(r":\d+\Z", "", call.name)
+    if name.isdigit():
+        fitting = [tool for tool in reading.schemas if reading.fits(call._replace(name=tool))]
+        name = fitting[0] if len(fitting) == 1 and call.arguments else ""
+    elif name == call.name and name not in reading.schemas:
+        return None  # an id without a counter
+    return _Block(block.end, [call._replace(name=name)]) if name else None
+
+
+# --- readers: tagged parameters, each value as raw text ---
+
+
+def _loose(raw: str) -> object:
+    """The JSON value that the text spells, or the text."""
+    try:
+        return _load_json(raw)
+    except ValueError:
+        return raw
+
+
+class _Tags(NamedTuple):
+    """The tags of a family; group 1 of `call` and `key` is a name, group 2 of `key` DSML's kind."""
+
+    call: str
+    key: str
+    value_end: str
+    call_end: str
+    untyped: Callable[[str], object] = str  # for a parameter whose type is not known
+
+
+_XML = _Tags(
+    r'\s*<(?:｜DSML｜)?(?:function=|invoke name=")([^"<>\n]{1,200})"?>',
+    r'\s*<(?:｜DSML｜)?parameter(?:=| name=")([^"<>\n]{1,200})"?(?: string="(true|false)")?>',
+    r"</(?:｜DSML｜)?parameter>|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>)",
+    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
+)
+_GLM = _Tags(
+    r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
+    r"\s*<arg_key>([^<]{1,200})</arg_key>\s*()<arg_value>",
+    r"</arg_value>",
+    r"\s*</tool_call>",
+    _loose,
+)
+
+
+def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) -> object:
+    """The value that tagged text spells by the tool's schema, or the text when it fits no type."""
+    names, word = reading.accepts(tool, key), raw.strip()
+    if names >= set(_ANY):
+        return untyped(raw)
+    if "null" in names and word.lower() in ("null", "none"):
+        return None
+    if "boolean" in names and word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    if names <= {"string", "null"}:
+        return raw
+    found = _json_at(word, 0, reading) if names & {"object", "array"} else None
+    value = found[0] if found and found[1] == len(word) else _lossless(word, names - {"string"})
+    return raw if value is word else value
+
+
+def _tag_reader(tags: _Tags) -> Callable:
+    """A reader of <call><key>value<key>value</call>."""
+    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
+        if not (start := _match(tags.call, text, pos)):
+            return None
+        name, end, raw, kinds = clean_name(start[1]), start.end(), {}, {}
+        while opened := _match(tags.key, text, end):
+            if not (stop := _search(tags.value_end, text, opened.end())):
+                break
+            raw[opened[1]] = text[opened.end():stop.start()]
+            kinds[opened[1]] = {"true": str, "false": _loose}.get(opened[2])
+            end = stop.end()
+        if not (stop := _match(tags.call_end, text, end)):
+            reading.misses += 1
+            return None
+        arguments = {}
+        for word, value in raw.items():
+            value = re.sub(r"\A\r?\n|\r?\n\Z", "", value)
+            read_as = kinds[word] or functools.partial(_typed, name, word, reading, tags.untyped)
+            arguments[word] = read_as(value)
+        return _Block(stop.end(), [_new_call(reading, name, arguments)]) if name else None
+
+    return read
+
+
+# --- readers: Python-like calls, read as syntax and never evaluated ---
+
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+
+def _python_literal(node: ast.expr) -> object:
+    """The JSON value of a Python literal. Raises ValueError for anything that would be computed."""
+    match node:
+        case ast.Constant(value=bool() | int() | str() | None as value):
+            return value
+        case ast.Constant(value=float() as value) if math.isfinite(value):
+            return value
+        case ast.Name(id=word) if word in _WORDS:
+            return _WORDS[word]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
+            return -_python_literal(node.operand)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [_python_literal(item) for item in items]
+        case ast.Dict(keys=keys, values=values) if all(isinstance(k, ast.Constant) for k in keys):
+            return {str(k.value): _python_literal(v) for k, v in zip(keys, values)}
+    raise ValueError("not a literal")
+
+
+def _python_call(node: ast.expr, reading: _Reading) -> ToolCall | None:
+    """The call that an expression writes; positional arguments get their names in schema order."""
+    match node:
+        case ast.Call(func=ast.Name(id="print"), args=[ast.Call() as inner], keywords=[]):
+            return _python_call(inner, reading)  # Gemma prints what it calls
+        case ast.Call(func=ast.Name() | ast.Attribute()):
+            name = clean_name(ast.unparse(node.func)).removesuffix(".call")  # Llama 3.1's built-ins
+        case _:
+            return None
+    keys = [*list(reading.properties(name))[:len(node.args)], *(k.arg for k in node.keywords)]
+    values = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if len(set(keys)) < len(values) or None in keys:
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        return ToolCall("", name, dict(zip(keys, map(_python_literal, values))))
+
+
+# A string ends at a quote that something may follow: 'it's' is one string.
+_QUOTED = r"{0}([^{0}\\]*(?:(?:\\.|{0}(?!\s*[,)\]}}:]))[^{0}\\]*)*){0}"
+_SLOPPY = "(?s)" + _QUOTED.format("'") + "|" + _QUOTED.format('"') + r"|(?<![\w.])0+(?=\d)"
+
+
+def _spelled_well(token: re.Match) -> str:
+    """A string with its quotes and line breaks escaped; 007 without its zeros."""
+    if token.lastindex is None:
+        return ""
+    pieces = re.split(r"(\\.)", token[token.lastindex], flags=re.S)  # escapes stay as they are
+    return "'" + "".join(p if i % 2 else repr('"' + p)[2:-1] for i, p in enumerate(pieces)) + "'"
+
+
+def _python_nodes(source: str) -> list[ast.expr]:
+    """The expressions in `source` and in its lists, mended if need be; [] if it is no Python."""
+    import warnings
+
+    attempts = [source]
+    if len(source) <= MENDED_CHARACTERS:
+        attempts.append(re.sub(_SLOPPY, _spelled_well, source))
+    for attempt in attempts:
+        with (
+            contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # Python comments on odd escapes, on the console
+            found = [getattr(statement, "value", None) for statement in ast.parse(attempt).body]
+            lists = (v.elts if isinstance(v, (ast.List, ast.Tuple)) else [v] for v in found)
+            return list(itertools.chain.from_iterable(lists))
+    return []
+
+
+def _python_reader(closer: str, begins: str = "") -> Callable:
+    """A reader of calls, or lists of calls, up to the closer or the end of the text."""
+
+    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
+        if not text.startswith(begins, pos):
+            return None
+        end = text.find(closer, pos) if closer else -1
+        end = len(text) if end < 0 else end
+        nodes = _python_nodes(text[pos:end].strip())
+        calls = [call for node in nodes if (call := _python_call(node, reading))]
+        whole = all(isinstance(node, ast.Call) for node in nodes)
+        if calls and whole:
+            return _Block(end, calls)
+        reading.misses += end > pos
+        return None
+
+    return read
+
+
+# --- readers of one family each ---
+
+_GEMMA_CALL = r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)"
+_GEMMA_TOKEN = (
+    r'(?s)(<escape>|<\|"\|>)(?P<text>.*?)\1|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
+    r"|(?<![\w.$-])(?P<key>[\w.$-]+)(?=\s*:)"
+)
+
+
+def _gemma_token(token: re.Match) -> str:
+    word = token["text"] if token[1] else token["key"]
+    return token[0] if word is None else json.dumps(word)
+
+
+def _gemma_reader(closer: str) -> Callable:
+    """A reader of call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
+
+    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
+        if not (start := _match(_GEMMA_CALL, text, pos)):
+            return None
+        end = text.find(closer, start.end())
+        end = len(text) if end < 0 else end
+        body = re.sub(_GEMMA_TOKEN, _gemma_token, text[start.end():end]).strip()
+        found = _json_at(body, 0, reading)
+        whole = found and found[1] == len(body)
+        reading.misses += not whole
+        return _Block(end, [_new_call(reading, start[1], found[0])]) if whole else None
+
+    return read
+
+
+_HARMONY_CALL = (
+    r"(?:<\|start\|>)?(?:assistant)?\s*(?:to=([^\s<]{1,200})\s*)?<\|channel\|>\s*\w{1,20}"
+    r"(?:\s+to=([^\s<]{1,200}))?[^<]{0,100}(?:<\|constrain\|>[^<]{0,100})?<\|message\|>"
+)
+_HARMONY_END = r"<\|(?:call|end|return)\|>|(?=<\|start\|>)|\Z"
+
+
+def _read_harmony(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """A message of gpt-oss with a recipient; arguments that are no JSON are kept as they are."""
+    start = _match(_HARMONY_CALL, text, pos)
+    name = clean_name(start[1] or start[2] or "") if start else ""
+    if not name:
+        return None
+    stop = _search(_HARMONY_END, text, start.end())
+    call = _new_call(reading, name, text[start.end():stop.start()].strip())
+    whole = stop[0] or (call.arguments and isinstance(call.arguments, dict))
+    reading.misses += not whole
+    return _Block(stop.end(), [call]) if whole else None
+
+
+def _without_fence(text: str) -> str:
+    """What is inside the one code fence that is the whole text, or the text as it is."""
+    if len(text) < 6 or not text.startswith("```") or text.find("```", 3) != len(text) - 3:
+        return text
+    return re.sub(r"\A[\w-]*\s", "", text[3:-3]).strip()
+
+
+_REACT_CALL = (
+    r"Action:[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
+    r"Action Input:\s*(?:```(?:json)?\s*(?=\{))?"
+)
+_REACT_END = r"\n[ \t]*(?:Observation|Thought|Action|Final Answer):|\Z"
+_INVENTED = r"\s*(?:```\s*)?(Observation:)?"
+
+
+def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """Action and Action Input; a bare text is the tool's one required parameter.
+
+    What follows `Observation:` is the model's invention and belongs to the block.
+    """
+    start = _match(_REACT_CALL, text, pos)
+    if not start or text[pos - 1:pos] not in ("", "\n"):
+        return None
+    name = clean_name(start[1])
+    end = _search(_REACT_END, text, start.end() - 1).start()
+    if found := _json_at(text, start.end(), reading):
+        call, end = _new_call(reading, name, found[0]), found[1]
+    else:
+        body = text[start.end():end].strip()
+        call = _new_call(reading, name, body)
+        keys = reading.schemas.get(name, {}).get("required") or list(reading.properties(name))
+        bare = isinstance(call.arguments, str)
+        if (keys and not body) or (bare and (len(keys) > 1 or body.startswith(("{", "[", "`")))):
+            return None  # nothing to run: cut off, or text for one of several parameters
+        if bare and name in reading.schemas:
+            raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
+            given = {key: _typed(name, key, reading, str, raw) for key in keys}
+            call = call._replace(arguments=given)
+    after = _match(_INVENTED, text, end)
+    return _Block(len(text) if after[1] else after.end(), [call])
+
+
+# --- the table: a row per way of writing ---
+
+
+class TextFormat(NamedTuple):
+    """Markers and reader of one family; several markers of a kind are separated by blanks.
+
+    opens stand before one or more calls, begins are part of a call, closes may follow; a row
+    without the first two is bare. known: the marker is also an ordinary word, and believed only for
+    tools on offer.
+    """
+
+    read: Callable[[str, int, _Reading], _Block | None]
+    opens: str = ""
+    closes: str = ""
+    begins: str = ""
+    known: bool = False
+
+
+TEXT_FORMATS = {
+    # Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM
+    "hermes": TextFormat(_read_calls, "<tool_call>", "</tool_call>"),
+    # Qwen3-Coder, Qwen3.5, Nemotron 3; the outer tag is often missing behind Ollama
+    "qwen3_coder": TextFormat(_tag_reader(_XML), "<tool_call>", "</tool_call>"),
+    "qwen3_coder_bare": TextFormat(
+        _tag_reader(_XML), closes="</tool_call>", begins="<function=", known=True,
+    ),
+    # GLM-4.5, 4.6, 4.7
+    "glm4_5": TextFormat(_tag_reader(_GLM), "<tool_call>"),
+    # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2
+    "functionary": TextFormat(
+        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*</function>"),
+        begins="<function=", known=True,
+    ),
+    "functionary_3_2": TextFormat(
+        _json_reader(r">>>(?P<name>[\w.-]{1,200})\r?\n\s*"), begins=">>>", known=True,
+    ),
+    # Mistral up to Large 2407, xLAM; from tokenizer v11 on, with or without an id
+    "mistral": TextFormat(_read_calls, "[TOOL_CALLS]"),
+    "mistral_v11": TextFormat(
+        _json_reader(
+            r"(?P<name>[\w.-]{1,200})\s*(?:\[CALL_ID\]\s*(?P<id>\w{1,64})\s*)?(?:\[ARGS\])?\s*",
+        ),
+        "[TOOL_CALLS]",
+    ),
+    # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
+    "llama3": TextFormat(_read_calls, "<|python_tag|>"),
+    "llama3_built_in": TextFormat(_python_reader("\n"), "<|python_tag|>", known=True),
+    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without)
+    "deepseek": TextFormat(
+        _json_reader(
+            r"<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]{1,200})\s*"
+            r"(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
+            r"\s*(?:```\s*)?<｜tool▁call▁end｜>",
+        ),
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", begins="<｜tool▁call▁begin｜>",
+    ),
+    "deepseek_v3_2": TextFormat(
+        _tag_reader(_XML), "<｜DSML｜function_calls>", "</｜DSML｜function_calls>",
+    ),
+    "kimi_k2": TextFormat(
+        _read_kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+        begins="<|tool_call_begin|>",
+    ),
+    # Granite 3.0, 3.2, 3.3 (always a list), 20B-FC
+    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>"),
+    "granite_20b": TextFormat(_read_calls, "<function_call>", "</function_call>"),
+    # Phi-4-mini, Firefunction v2
+    "phi4": TextFormat(_json_reader(r"functools(?=\[)"), begins="functools["),
+    # Command R7B and A; R and R+ of 2024
+    "command_a": TextFormat(_read_calls, "<|START_ACTION|>", "<|END_ACTION|>"),
+    "command_r": TextFormat(
+        _json_reader(r"Action:\s*```(?:json)?\s*(?=\[)", r"\s*```"), begins="Action:", known=True,
+    ),
+    "react": TextFormat(_read_react, begins="Action:", known=True),
+    "internlm": TextFormat(
+        _read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", known=True,
+    ),
+    # Jamba (a list), MiniMax M1 (one object per line); MiniMax M2, whose outer tag may be missing
+    "jamba": TextFormat(_read_calls, "<tool_calls>", "</tool_calls>"),
+    "minimax_m2": TextFormat(_tag_reader(_XML), "<minimax:tool_call>", "</minimax:tool_call>"),
+    "invoke": TextFormat(
+        _tag_reader(_XML), "<function_calls>", "</function_calls> </minimax:tool_call>",
+        begins="<invoke", known=True,
+    ),
+    # FunctionGemma; Gemma 4; Gemma 3 and CodeGemma
+    "functiongemma": TextFormat(
+        _gemma_reader("<end_function_call>"), "<start_function_call>", "<end_function_call>",
+    ),
+    "gemma4": TextFormat(_gemma_reader("<tool_call|>"), "<|tool_call>", "<tool_call|>"),
+    "gemma3": TextFormat(_python_reader("```"), "```tool_code", "```", known=True),
+    "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
+    "llama4": TextFormat(_python_reader("<|python_end|>"), "<|python_start|>", "<|python_end|>"),
+    # LFM2, LFM2.5; Olmo 3 (one call per line)
+    "lfm2": TextFormat(
+        _python_reader("<|tool_call_end|>"), "<|tool_call_start|>", "<|tool_call_end|>",
+    ),
+    "olmo3": TextFormat(
+        _python_reader("</function_calls>"), "<function_calls>", "</function_calls>",
+    ),
+    # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
+    "json": TextFormat(_read_calls, closes="] </tool_call>"),
+    "pythonic": TextFormat(_python_reader("", "[")),
+    "glm4": TextFormat(_json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")),
+}
+
+
+# --- taking a reply apart ---
+
+
+def _either(words: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+
+
+_NEXT = r"<\|(?:end|return)\|>|(?=<\|start\|>)"
+# What a reply may open with: the marker → (where that part ends, what it holds)
+_FRAMES = {
+    "<think>": (r"</think>", "reasoning"),
+    "[THINK]": (r"\[/THINK\]", "reasoning"),
+    "<|START_THINKING|>": (r"<\|END_THINKING\|>", "reasoning"),
+    "<|channel>thought": (r"<channel\|>", "reasoning"),  # Gemma 4
+    "<|channel|>analysis<|message|>": (_NEXT, "reasoning"),
+    "<|channel|>commentary<|message|>": (_NEXT, "text"),
+    "<|channel|>final<|message|>": (_NEXT, "text"),
+    "<|START_RESPONSE|>": (r"<\|END_RESPONSE\|>", "text"),
+    ">>>all\n": (r"(?=>>>)", "text"),  # Functionary 3.2
+}
+_FRAME = _either(_FRAMES)
+_BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
+_LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
+_CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
+
+_ROWS: dict[str, list[str]] = {}
+for _name, _row in TEXT_FORMATS.items():
+    for _marker in f"{_row.opens} {_row.begins}".split():
+        _ROWS.setdefault(_marker, []).append(_name)
+_MARKER = _either((*_ROWS, *_LONE, "```"))
+
+
+def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
+    """All calls of one block that starts at `pos`, with the markers around them."""
+    end, calls = pos, []
+    for opener in row.opens.split():
+        if text.startswith(opener, end):
+            end = _skip(text, end + len(opener))
+    while block := row.read(text, _skip(text, end), reading):
+        calls += block.calls
+        end = block.end
+    believed = reading.any_tool or not row.known or all(c.name in reading.schemas for c in calls)
+    if not calls or not believed:
+        return None
+    after = _skip(text, end)
+    closer = next((word for word in row.closes.split() if text.startswith(word, after)), "")
+    return _Block(after + len(closer) if closer else end, calls)
+
+
+class _Scan:
+    """One walk over a reply that sorts it into text, reasoning and calls."""
+
+    def __init__(self, text: str, reading: _Reading, *, keep_calls: bool = False):
+        self.text, self.reading, self.keep_calls = text, reading, keep_calls
+        self.said: list[str] = []
+        self.thought: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.format = ""
+        self.begin = 0  # of the text that is not sorted yet
+
+    def enter(self, pos: int) -> int:
+        """Take the frames at the start of an answer; returns where its text begins."""
+        blank = functools.partial(_match, _BEFORE_FRAME, self.text)
+        while frame := _match(_FRAME, self.text, blank(pos).end()):
+            closes, holds = _FRAMES[frame[0]]
+            stop = _search(closes, self.text, frame.end())
+            inside = self.text[frame.end():stop.start() if stop else None].strip()
+            pos = stop.end() if stop else len(self.text)
+            part = self.thought if holds == "reasoning" else self.said
+            part.append(re.sub(_CITATION, "", inside))
+        self.begin = pos
+        return pos
+
+    def leave(self, end: int | None = None) -> None:
+        """Keep the text up to a call or the end, without the blanks around calls and frames."""
+        piece = self.text[self.begin:end]
+        piece = piece.lstrip() if self.begin else piece
+        self.said.append(piece if end is None else piece.rstrip())
+
+    def marker(self, marker: str, at: int) -> int:
+        """Act on a marker; returns where to look on."""
+        after = at + len(marker)
+        if marker == "```":
+            return max(after, self.text.find("```", after) + 3)
+        if marker in _LONE:
+            if self.thought:
+                return after
+            self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
+            return self.enter(after)
+        for name in _ROWS[marker] if self.text[at - 1:at] != "`" else ():
+            if block := _read_block(TEXT_FORMATS[name], self.text, at, self.reading):
+                if self.keep_calls:
+                    return block.end
+                self.leave(at)
+                self.format = self.format if self.calls else name
+                self.calls += block.calls
+                return self.enter(block.end)
+        return after
+
+    def parse(self) -> TextParse:
+        """Walk to the end; the calls have no ids of ours yet."""
+        look = self.enter(0)
+        while found := _search(_MARKER, self.text, look):
+            if self.reading.misses > MOST_MISSES:
+                break
+            look = self.marker(found[0], found.start())
+        self.leave()
+        text, thought = ("\n".join(filter(None, part)) for part in (self.said, self.thought))
+        return TextParse(text, tuple(self.calls), self.format if self.calls else "", thought)
+
+
+def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
+    """The reply as text, calls and reasoning; the calls have no ids of ours yet."""
+    reading = _Reading(tools)
+    parts = _Scan(text, reading).parse()
+    said = parts.text.strip()
+    answer = _without_fence(said)
+    if parts.calls or not answer:
+        return parts
+    if answer is not said and answer.startswith(("<", "[", ">")):
+        inner = _Scan(answer, reading).parse()
+        if inner.calls and not inner.text:
+            return inner._replace(reasoning=parts.reasoning)
+    reading.bare = True
+    for name, row in TEXT_FORMATS.items():
+        block = None if row.opens or row.begins else _read_block(row, answer, 0, reading)
+        if block and block.end == len(answer) and all(map(reading.fits, block.calls)):
+            return TextParse("", tuple(block.calls), name, parts.reasoning)
+    return parts
+
+
+def with_ids(calls: Iterable[ToolCall], used_ids: Iterable[str] = ()) -> tuple[ToolCall, ...]:
+    """The calls with ids that are there, differ, and are not in `used_ids`.
+
+    An id of ours is 9 letters and digits, which every server accepts (Mistral is the strictest).
+
+    >>> [call.id for call in with_ids([ToolCall("", "f", {}), ToolCall("x", "f", {})], ["x"])]
+    ['call00001', 'call00002']
+    """
+    used, result = set(used_ids), []
+    fresh = (f"call{number:05}" for number in itertools.count(1))
+    for call in calls:
+        if not isinstance(call.id, str) or not call.id.strip() or call.id in used:
+            call = call._replace(id=next(word for word in fresh if word not in used))
+        used.add(call.id)
+        result.append(call)
+    return tuple(result)
+
+
+def parse_text_tool_calls(
+    text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (),
+) -> TextParse:
+    """The calls a model wrote into its text, and the text that is left.
+
+    `tools` are the definitions the model was shown ({"name", "description", "parameters"}); None
+    means they are not known, and then only marked calls count. Text without a call comes back as it
+    was; beside calls it comes without reasoning and markers.
+
+    >>> parse_text_tool_calls('好。<tool_call>{"name": "now", "arguments": {}}</tool_call>')[:2]
+    ('好。', (ToolCall(id='call00001', name='now', arguments={}, extra=None),))
+    """
+    parts = _take_apart(text, tools)
+    return parts._replace(calls=with_ids(parts.calls, used_ids)) if parts.calls else TextParse(text)
+
+
+def split_reasoning(text: str) -> tuple[str, str]:
+    """(answer, reasoning) of a reply whose reasoning stands in its text; calls stay in the answer.
+
+    >>> split_reasoning("2+3 是 5</think>答案是 5")
+    ('答案是 5', '2+3 是 5')
+    """
+    parts = _Scan(text, _Reading(None), keep_calls=True).parse()
+    return parts.text, parts.reasoning
+
+
+# --- the same while it streams ---
+
+_HELD = _either((*_ROWS, *_LONE))
+_WHOLE_MARKERS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
+_BEGUN = _either({word[:n] for word in _WHOLE_MARKERS for n in range(1, len(word))})
+_HELD_PART = rf"(?:{_BEGUN})\Z"
+_LONGEST = max(map(len, _WHOLE_MARKERS))
+_BARE = (
+    r"\{\s*(?:\Z|[\"'{])|\[\s*(?:\Z|\{|[\w.]+\s*(?:\Z|\())"
+    r"|[\w.-]+[ \t]*(?:\Z|\r?\n\s*(?:\Z|\{))"
+)
+_PERHAPS_BARE = rf"{_BARE}|`{{1,2}}\Z|```[\w-]*\s*(?:\Z|[<>]|{_BARE})"
+_UNDECIDED = 256  # characters; what may still be bare JSON by then is held to the end
+
+
+class TextStream:
+    """Takes a reply in pieces and tells what may be shown: all that stands before a possible call.
+
+    `feed` and `close` return (kind, piece) pairs, kind "text" or "reasoning". After `close`,
+    `parts` is what the whole reply holds, however it was cut into pieces.
+    """
+
+    def __init__(self, tools: Iterable[dict] | None = None):
+        self.parts = TextParse("")
+        self._tools = tools
+        self._whole: list[str] = []
+        self._shown: list[str] = []  # of the text
+        self._blanks: list[str] = []  # after what was shown: dropped when a call follows
+        self._pending = ""  # may become a marker
+        self._kind = "start"  # then "reasoning" or "text"; "held": all to the end
+        self._closes = _HELD
+        self._thought = False
+
+    def feed(self, piece: str) -> list[tuple[str, str]]:
+        """Take a piece; returns what may be shown now."""
+        out: list[tuple[str, str]] = []
+        self._whole.append(piece)
+        if not self._pending and piece.isspace():
+            self._blanks.append(piece)
+            return out
+        self._pending += piece
+        steps = {"start": self._enter, "reasoning": self._think, "text": self._say}
+        while self._kind in steps and steps[self._kind](out):
+            pass
+        self._pending = "" if self._kind == "held" else self._pending
+        return out
+
+    def close(self) -> list[tuple[str, str]]:
+        """Returns what is left to show at the end of the reply."""
+        self.parts = _take_apart("".join(self._whole), self._tools)
+        shown = "".join(self._shown)
+        left = self.parts.text[len(shown) if self.parts.text.startswith(shown) else 0:]
+        thought = self._pending if self._kind == "reasoning" else ""
+        return [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
+
+    def _enter(self, out: list) -> bool:
+        """An answer begins: with a frame, with what may be a bare call, or as text?"""
+        head = self._pending.lstrip()
+        if frame := _match(_FRAME, head):
+            self._closes, holds = _FRAMES[frame[0]]
+            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():])
+            return True
+        half_a_frame = any(word.startswith(head) for word in _FRAMES)
+        if not head or half_a_frame or _match(_PERHAPS_BARE, head):
+            self._kind = "start" if len(head) < _UNDECIDED else "held"
+            return False
+        self._kind = "text"
+        if self._thought:
+            self._go_on("text", head)
+        return True
+
+    def _go_on(self, kind: str, pending: str) -> None:
+        """What came before is reasoning; the blanks after it are nobody's."""
+        self._kind, self._pending, self._thought = kind, pending, True
+        self._blanks.clear()
+
+    def _think(self, out: list) -> bool:
+        if found := _search(self._closes, self._pending):
+            rest = self._pending[found.end():]
+            self._emit(found.start(), out)
+            self._go_on("start", rest)
+            return True
+        self._emit(self._safe(), out)
+        return False
+
+    def _say(self, out: list) -> bool:
+        found = _search(_HELD, self._pending)
+        while found and found[0] in _LONE and self._thought:
+            found = _search(_HELD, self._pending, found.end())
+        if found and found[0] in _LONE:  # all of it was reasoning
+            self._shown.clear()
+            self._go_on("start", self._pending[found.end():])
+            return True
+        self._emit(found.start() if found else self._safe(), out)
+        self._kind = "held" if found else "text"
+        return False
+
+    def _safe(self) -> int:
+        """How much of what is pending cannot be the beginning of a marker."""
+        part = _search(_HELD_PART, self._pending, max(0, len(self._pending) - _LONGEST))
+        return part.start() if part else len(self._pending)
+
+    def _emit(self, length: int, out: list) -> None:
+        """Hand over that much, but keep the blanks at its end."""
+        piece, self._pending = self._pending[:length], self._pending[length:]
+        body = piece.rstrip()
+        if body:
+            out.append((self._kind, "".join(self._blanks) + body))
+            self._shown += [out[-1][1]] if self._kind == "text" else []
+            self._blanks.clear()
+        self._blanks.append(piece[len(body):])
+
+
+# --- writing the protocol: for servers that take no tools ---
+
+_PROMPTS = {
+    "hermes": """# Tools
+
+You can call the functions listed between <tools> and </tools>, one JSON definition per line:
+<tools>
+{tools}
+</tools>
+
+To call a function, write a JSON object with its name and its arguments between these tags:
+<tool_call>
+{{"name": "function_name", "arguments": {{"parameter": "value"}}}}
+</tool_call>
+
+Write one such block per call and nothing after the last one. The results come back between
+<tool_response> and </tool_response>. Never write a result yourself. If you need no function,
+just answer.""",
+    "react": """You can use these tools, one JSON definition per line:
+{tools}
+
+To use a tool, write exactly these lines and stop:
+Thought: what you need to find out
+Action: the name of one tool, out of {names}
+Action Input: its arguments as one JSON object
+
+The result comes back after "Observation:". Never write an observation yourself. When you know
+enough, write:
+Final Answer: the answer for the user""",
+}
+
+
+def text_tools_prompt(tools: Iterable[dict], *, format: str = "hermes") -> str:
+    """The part of a system prompt that teaches the protocol "hermes" or "react"; "" without tools.
+
+    English on purpose: small models have seen these formats with English words around them.
+    """
+    tools = list(tools)
+    lines = [json.dumps({"type": "function", "function": t}, ensure_ascii=False) for t in tools]
+    names = ", ".join(tool["name"] for tool in tools)
+    return _PROMPTS[format].format(tools="\n".join(lines), names=names) if tools else ""
+
+
+def text_tool_result(text: str, *, format: str = "hermes") -> str:
+    """A result as it goes back in the text protocol; all results of a turn make one user message.
+
+    A result cannot end its own tags, so that it cannot pass for words of the user.
+    """
+    if format == "react":
+        return f"Observation: {text}"
+    text = text.replace("</tool_response", "</ tool_response")
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 11  流式 Streams      uses §1, §3, §9, §10 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# Bytes become events, and deltas one Turn. A whole reply is one large delta, so there is one reader
+# for both. Servers disagree on ids, indexes, names, finish reasons and where reasoning stands; what
+# is unusual is put right here and nowhere else, and no reply of any shape raises anything but
+# BackendError. Its `turn` then holds what had arrived. Pieces are kept in lists and joined once.
+# Sources: WHATWG HTML 9.2.6; OpenAI Chat Completions and Anthropic Messages references.
+
+
+# --- bytes → events ---
+
+
+def _sse_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines that end in CR, LF or CRLF, however the chunks are cut; an open one is lost."""
+    held, after_cr = [], False
+    for chunk in chunks:
+        if not chunk:
+            continue
+        if after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        after_cr = chunk.endswith(b"\r")
+        for line in chunk.splitlines(keepends=True):
+            held.append(line.rstrip(b"\r\n"))
+            if line.endswith((b"\r", b"\n")):
+                yield b"".join(held)
+                held = []
+
+
+def sse_events(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The data of each server-sent event; one without its blank line was cut off and is dropped.
+
+    >>> list(sse_events([b": ping\\r", b"\\ndata:{\\ndata: }\\n\\ndata: half"]))
+    ['{\\n}']
+    """
+    data: list[str] = []
+    for number, line in enumerate(_sse_lines(chunks)):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
+        field, _, value = line.decode("utf-8", "replace").partition(":")
+        if field == "data":
+            data.append(value.removeprefix(" "))
+        elif not line:
+            if text := "\n".join(data):
+                yield text
+            data = []
+
+
+# --- what both folds share ---
+
+Pieces = list[tuple[str, str]]  # (kind, piece) to show: kind "text" or "reasoning"
+
+
+def _dict(value: object) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(mapping: dict, *keys: str) -> int:
+    """The first whole number under one of the keys, else 0."""
+    found = (mapping[key] for key in keys if type(mapping.get(key)) is int)
+    return max(0, next(found, 0))
+
+
+def _parsed(arguments: object) -> object:
+    """The arguments as an object, or what the model wrote when they are none."""
+    try:
+        return parse_arguments(arguments)
+    except ArgumentsError:
+        return arguments
+
+
+def _broken(words: str, turn: Turn) -> BackendError:
+    error = BackendError(words)
+    error.turn = turn
+    return error
+
+
+class _Fold:
+    """Text, reasoning, usage and ending of a reply while it arrives.
+
+    `done`: the server has said that the reply is complete; a transport that saw [DONE] sets it, or
+    feeds {"done": True}. `turn` may be asked for more than once.
+    """
+
+    def __init__(self, used_ids: Iterable[str] = ()):
+        self.done, self.finish = False, ""
+        self.usage: Usage | None = None
+        self._used_ids = list(used_ids)
+        self._said: list[str] = []
+        self._thought: list[str] = []
+
+    def _add(self, kind: str, piece: str) -> Pieces:
+        """Keep a piece; returns it for the screen."""
+        if not piece:
+            return []
+        (self._said if kind == "text" else self._thought).append(piece)
+        return [(kind, piece)]
+
+    def _calls(self) -> list[ToolCall]:
+        raise NotImplementedError
+
+    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
+        raise NotImplementedError
+
+    def _assembled(self) -> Turn:
+        text, thought = split_reasoning("".join(self._said))
+        calls = with_ids(self._calls(), self._used_ids)
+        finish = self.finish or "stop"
+        if finish != "length":  # the calls decide: this word is often wrong
+            finish = "tool_calls" if calls else "stop" if finish == "tool_calls" else finish
+        thought = "\n".join(filter(None, ["".join(self._thought), thought]))
+        return Turn(text, calls, finish, self.usage, thought, self._extra(calls))
+
+    def turn(self) -> Turn:
+        """The whole reply. Raises BackendError, its `turn` being what came, when it ended early.
+
+        Without an end a reply counts only if it has calls and the arguments of all are complete. A
+        call that the length limit cut off stays, with finish "length": the loop will not run it.
+        """
+        turn = self._assembled()
+        complete = turn.calls and all(isinstance(_parsed(c.arguments), dict) for c in turn.calls)
+        if not self.done and not complete:
+            raise _broken("回答没有结束，连接就断了", turn)
+        return turn
+
+    def _check(self, chunk: dict) -> None:
+        """Raise BackendError when the chunk is an error instead of a piece of the reply."""
+        error = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
+        if error:
+            words = _text(_dict(error).get("message")) or _text(error) or show(error, 300)
+            code = _dict(error).get("code") or _dict(error).get("type")
+            words += f"（{code}）" if code else ""
+            raise _broken(f"模型服务报错：{words}", self._assembled())
+
+
+# --- OpenAI chat completions ---
+
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")  # DeepSeek, vLLM, Ollama native
+_ENTRY_KEYS = frozenset({"index", "id", "type", "function"})
+
+
+def _content_pieces(content: object) -> Iterator[tuple[str, str]]:
+    """(kind, text) of a `content`: a string, or a list of parts as Mistral sends it."""
+    for part in content if isinstance(content, list) else [content]:
+        match part:
+            case {"type": "thinking" | "reasoning" as kind}:
+                inner = part.get(kind) or part.get("text")
+                for piece in inner if isinstance(inner, list) else [inner]:
+                    yield "reasoning", _text(_dict(piece).get("text")) or _text(piece)
+            case {"text": str(text)} | str(text):
+                yield "text", text
+
+
+def _objects(text: str) -> list[str]:
+    """The JSON objects one after another where a proxy has merged calls, else the text alone."""
+    found, pos = [], _skip(text)
+    try:
+        while pos < len(text):
+            value, end = json.JSONDecoder().raw_decode(text, pos)
+            if not isinstance(value, dict):
+                return [text]
+            found.append(text[pos:end])
+            pos = _skip(text, end)
+    except (ValueError, RecursionError):
+        return [text]
+    return list(dict.fromkeys(found)) if len(found) > 1 else [text]
+
+
+class _Slot:
+    """A call while it arrives."""
+
+    def __init__(self, index: object):
+        self.index, self.id, self.name = index, "", ""
+        self.whole: dict | None = None  # arguments that came as an object
+        self.pieces: list[str] = []
+        self.extra: dict = {}
+
+    def add(self, call_id: str, name: str, arguments: object) -> None:
+        """Take what one delta adds; a name may be repeated, grow, or come in pieces."""
+        self.id = self.id or call_id
+        if not self.pieces and self.whole is None and name != self.name:  # else it is a repetition
+            self.name = name if name.startswith(self.name) else self.name + name
+        if isinstance(arguments, dict):
+            self.whole = arguments
+        elif arguments not in (None, ""):
+            self.pieces.append(arguments if isinstance(arguments, str) else show(arguments, 9999))
+
+    def is_followed_by(self, name: str, arguments: object) -> bool:
+        """True when these arguments are complete, and what comes begins a call of its own."""
+        begins = isinstance(arguments, dict) or _text(arguments).lstrip().startswith("{")
+        if not begins and name == self.name:
+            return False
+        ended = "".join(self.pieces[-1:]).rstrip().endswith("}")
+        return self.whole is not None or (ended and isinstance(_parsed("".join(self.pieces)), dict))
+
+    def calls(self) -> list[ToolCall]:
+        """The call, or several where a proxy has merged them; none without a name."""
+        texts = [self.whole] if self.whole is not None else _objects("".join(self.pieces))
+        name, extra = clean_name(self.name), self.extra or None
+        return [ToolCall(self.id, name, text, extra) for text in texts if name]
+
+
+def _openai_usage(usage: dict) -> Usage:
+    details = _dict(usage.get("prompt_tokens_details"))
+    return Usage(
+        _number(usage, "prompt_tokens", "input_tokens"),
+        _number(usage, "completion_tokens", "output_tokens"),
+        _number(details, "cached_tokens") or _number(usage, "prompt_cache_hit_tokens"),
+    )
+
+
+class OpenAIFold(_Fold):
+    """Chat completion chunks, or one whole reply, folded into a Turn."""
+
+    def __init__(self, used_ids: Iterable[str] = ()):
+        super().__init__(used_ids)
+        self._slots: list[_Slot] = []
+        self._by_id: dict[str, _Slot] = {}
+        self._by_index: dict[int, _Slot] = {}
+        self._reasoning_key = ""
+
+    def feed(self, chunk: dict) -> Pieces:
+        """Take one chunk; returns what came to show. Raises BackendError for an error chunk."""
+        self._check(chunk)
+        choice = _dict(next(iter(_list(chunk.get("choices"))), chunk))
+        for usage in (_dict(chunk.get("usage")), _dict(choice.get("usage"))):
+            if usage:
+                self.usage = _openai_usage(usage)
+        delta = _dict(choice.get("delta"))
+        if whole := not delta and isinstance(choice.get("message"), dict):
+            delta, self.done = choice["message"], self.done or "choices" in chunk
+        self.done = self.done or chunk.get("done") is True  # Ollama's own format
+        if reason := _text(choice.get("finish_reason") or choice.get("done_reason")):
+            self.finish, self.done = "tool_calls" if reason == "function_call" else reason, True
+        entries = _list(delta.get("tool_calls"))
+        if isinstance(delta.get("function_call"), dict):
+            entries = [*entries, {"function": delta["function_call"]}]
+        touched: list[_Slot] = []
+        for position, entry in enumerate(map(_dict, entries)):
+            self._take(entry, position if whole else entry.get("index"), touched)
+        pieces = self._reasoning(delta)
+        for kind, text in _content_pieces(delta.get("content") or delta.get("refusal")):
+            pieces += self._add(kind, text)
+        return pieces
+
+    def _reasoning(self, delta: dict) -> Pieces:
+        key = next((key for key in _REASONING_KEYS if _text(delta.get(key))), "")
+        self._reasoning_key = self._reasoning_key or key
+        return self._add("reasoning", _text(delta.get(self._reasoning_key)))
+
+    def _take(self, entry: dict, index: object, touched: list[_Slot]) -> None:
+        """Add one entry of `tool_calls` to the call it belongs to."""
+        function = _dict(entry.get("function"))
+        call_id, name = _text(entry.get("id")).strip(), _text(function.get("name"))
+        index, arguments = index if type(index) is int else None, function.get("arguments")
+        slot = self._found(index, call_id, name)
+        if slot and name and (slot in touched or slot.is_followed_by(name, arguments)):
+            slot = None
+        if slot is None:
+            slot = _Slot(index)
+            self._slots.append(slot)
+        slot.add(call_id, name, arguments)
+        slot.extra |= {key: value for key, value in entry.items() if key not in _ENTRY_KEYS}
+        touched.append(slot)
+        self._by_index[index] = self._by_id[slot.id] = slot
+
+    def _found(self, index: int | None, call_id: str, name: str) -> _Slot | None:
+        """The call that an entry seems to continue; servers leave out or repeat ids and indexes."""
+        same_id = self._by_id.get(call_id) if call_id else None
+        old = self._by_index.get(index) if index is not None else None
+        if old is None and index is None:
+            last = self._slots[-1] if self._slots else None
+            opens = call_id and (name or (last and last.id))
+            old = same_id or (None if opens else last)
+        if not name:
+            return same_id or old
+        if old and call_id and old.id not in ("", call_id):  # Ollama up to 0.20: every index is 0
+            return same_id
+        return old
+
+    def _calls(self) -> list[ToolCall]:
+        slots, indexes = self._slots, [slot.index for slot in self._slots]
+        if len({*map(repr, indexes)}) == len(slots) and all(type(i) is int for i in indexes):
+            slots = sorted(slots, key=lambda slot: slot.index)
+        return [call for slot in slots for call in slot.calls()]
+
+    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
+        """The reasoning under its own key: DeepSeek wants it back on turns that call."""
+        thought = "".join(self._thought)
+        return {self._reasoning_key: thought} if calls and thought and self._reasoning_key else None
+
+
+def turn_from_openai(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
+    """The Turn of a reply that was not streamed. Raises BackendError when it is an error."""
+    fold = OpenAIFold(used_ids)
+    fold.feed(reply)
+    return fold.turn()
+
+
+# --- Anthropic Messages ---
+
+_STOP_REASONS = {
+    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
+}
+_DELTAS = {  # the type of a delta → (its field, the field of the block)
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+    "input_json_delta": ("partial_json", "input"),
+}
+
+
+def _is_use(block: dict) -> bool:
+    return block.get("type") == "tool_use" and bool(clean_name(_text(block.get("name"))))
+
+
+class AnthropicFold(_Fold):
+    """Events of the Messages API, or one whole message, folded into a Turn."""
+
+    def __init__(self, used_ids: Iterable[str] = ()):
+        super().__init__(used_ids)
+        self._blocks: dict[object, dict] = {}
+        self._pieces: dict[tuple, list[str]] = {}  # (index, field) → what the deltas added
+        self._counts: dict = {}
+
+    def feed(self, event: dict) -> Pieces:
+        """Take one event; returns what came to show. Raises BackendError for an error event."""
+        self._check(event)
+        match event.get("type"):
+            case "message_start":
+                self._count(_dict(event.get("message")))
+            case "content_block_start":
+                return self._open(event.get("index"), _dict(event.get("content_block")))
+            case "content_block_delta":
+                return self._extend(event.get("index"), _dict(event.get("delta")))
+            case "message_delta":
+                self._count(event)
+                self._stop(_dict(event.get("delta")))
+            case "message_stop":
+                self.done = True
+            case "message":
+                self._count(event)
+                self._stop(event)
+                self.done = True
+                blocks = enumerate(map(_dict, _list(event.get("content"))))
+                return [pair for index, block in blocks for pair in self._open(index, block)]
+        return []
+
+    def _count(self, holder: dict) -> None:
+        """Usage is cumulative; the prompt is what was read anew, from the cache and into it."""
+        if not (usage := _dict(holder.get("usage"))):
+            return
+        counts = self._counts
+        counts |= {key: value for key, value in usage.items() if value is not None}
+        cached = _number(counts, "cache_read_input_tokens")
+        fresh = _number(counts, "input_tokens") + _number(counts, "cache_creation_input_tokens")
+        self.usage = Usage(fresh + cached, _number(counts, "output_tokens"), cached)
+
+    def _stop(self, holder: dict) -> None:
+        if reason := _text(holder.get("stop_reason")):
+            self.finish, self.done = _STOP_REASONS.get(reason, reason), True
+
+    def _open(self, index: object, block: dict) -> Pieces:
+        self._blocks[repr(index)] = dict(block)
+        thought = self._add("reasoning", _text(block.get("thinking")))
+        return thought + self._add("text", _text(block.get("text")))
+
+    def _extend(self, index: object, delta: dict) -> Pieces:
+        block = self._blocks.setdefault(repr(index), {"type": "text", "text": ""})
+        if isinstance(delta.get("citation"), dict):
+            block["citations"] = [*_list(block.get("citations")), delta["citation"]]
+        field, target = _DELTAS.get(_text(delta.get("type")), ("", ""))
+        if piece := _text(delta.get(field)):
+            self._pieces.setdefault((repr(index), target), []).append(piece)
+        kind = {"text": "text", "thinking": "reasoning"}.get(field)
+        return self._add(kind, piece) if kind else []
+
+    def _whole_blocks(self) -> list[dict]:
+        """The blocks as one message would have had them; `input` is text where it was streamed."""
+        blocks = {index: dict(block) for index, block in self._blocks.items()}
+        for (index, field), pieces in self._pieces.items():
+            begun = _text(blocks[index].get(field))  # never of `input`: that begins as {}
+            blocks[index][field] = begun + "".join(pieces)
+        return list(blocks.values())
+
+    def _calls(self) -> list[ToolCall]:
+        return [
+            ToolCall(_text(block.get("id")), clean_name(block["name"]), block.get("input") or {})
+            for block in self._whole_blocks() if _is_use(block)
+        ]
+
+    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
+        """All blocks, unchanged and in order, where text and calls do not say everything."""
+        blocks, waiting = self._whole_blocks(), iter(calls)
+        if {_text(block.get("type")) for block in blocks} <= {"text", "tool_use"}:
+            return None
+        for block in filter(_is_use, blocks):
+            call = next(waiting)
+            block |= {"id": call.id, "name": call.name, "input": _dict(_parsed(call.arguments))}
+        return {ANTHROPIC_BLOCKS: blocks}
+
+
+def turn_from_anthropic(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
+    """The Turn of a message that was not streamed. Raises BackendError when it is an error."""
+    fold = AnthropicFold(used_ids)
+    fold.feed(reply)
+    return fold.turn()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4220,6 +5984,2605 @@ def last_result(messages: list[dict]) -> object:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 14  JSON-RPC      uses §1, §3 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# MCP is JSON-RPC 2.0 with one message per line. A *request* has method and id and gets exactly one
+# *reply* with the same id; a *notification* has no id and gets none, not even an error. Here bytes
+# become messages and back, and what is neither kind of message is told what is wrong with it.
+# Sources: jsonrpc.org/specification; modelcontextprotocol.io, "Base Protocol" of each revision.
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+RESOURCE_NOT_FOUND = -32002  # until 2025-11-25; since then a missing resource is INVALID_PARAMS
+UNSUPPORTED_VERSION = -32022  # since 2026-07-28; its data lists what the server speaks
+
+ERROR_MEANINGS = {
+    PARSE_ERROR: "这一行不是 JSON",
+    INVALID_REQUEST: "是 JSON，但不是合法的请求",
+    METHOD_NOT_FOUND: "没有这个方法",
+    INVALID_PARAMS: "参数不对，或没有这个工具、提示词、资源",
+    INTERNAL_ERROR: "服务器内部出错",
+    RESOURCE_NOT_FOUND: "没有这个资源（2025-11-25 及以前）",
+    UNSUPPORTED_VERSION: "不支持这个协议版本（2026-07-28 起）",
+}
+
+
+def _refuse_word(word: str) -> object:
+    raise ValueError(word)  # Python reads and writes NaN; no other language does
+
+
+_WIRE_DECODER = json.JSONDecoder(parse_constant=_refuse_word)
+# No ASCII escaping: half the bytes for Chinese, and a learner can read the wire.
+_WIRE_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # a lone surrogate hangs Python SDKs (mcp 2.3.0)
+
+
+def _why_unreadable(error: Exception) -> str:
+    match error:
+        case UnicodeDecodeError():
+            return "不是 UTF-8 编码"
+        case json.JSONDecodeError():
+            return f"第 {error.pos + 1} 个字符处读不下去"
+        case RecursionError():
+            return "嵌套太深"
+        case _:
+            return "有 NaN、Infinity，或者有太长的整数"
+
+
+def decode(line: bytes) -> object:
+    """The JSON value in one line; a byte-order mark and CRLF do no harm. RpcError -32700."""
+    try:
+        return _WIRE_DECODER.decode(line.decode("utf-8").removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        reason = f"{ERROR_MEANINGS[PARSE_ERROR]}：{_why_unreadable(error)}"
+        raise RpcError(PARSE_ERROR, reason) from None
+
+
+def encode(message: object) -> bytes:
+    """The message as one line of UTF-8. Raises ValueError or TypeError for what is no JSON.
+
+    >>> encode({"id": 1, "result": {"text": "缓存"}}).decode()
+    '{"id":1,"result":{"text":"缓存"}}\\n'
+    """
+    text = _WIRE_ENCODER.encode(message) + "\n"
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _HALF_CHARACTER.sub("\ufffd", text).encode("utf-8")
+
+
+def request_message(id: int | str, method: str, params: dict | None = None) -> dict:
+    """A request; params None leaves them out, for a null there is no valid message."""
+    message = {"jsonrpc": "2.0", "id": id, "method": method}
+    return message if params is None else message | {"params": params}
+
+
+def notification_message(method: str, params: dict | None = None) -> dict:
+    """A message that gets no reply."""
+    message = {"jsonrpc": "2.0", "method": method}
+    return message if params is None else message | {"params": params}
+
+
+def result_reply(id: int | str, result: dict) -> dict:
+    """The reply of a request that went well, or of a tool that failed in its own way."""
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def error_reply(id: int | str | None, error: RpcError) -> dict:
+    """The reply of a request that could not be served.
+
+    Without a readable id the key is left out: JSON-RPC asks for null, but no MCP schema allows
+    null there, and the newer ones make `id` optional. All official clients accept the missing key.
+    """
+    body = {"code": error.code, "message": str(error)}
+    if error.data is not None:
+        body["data"] = error.data
+    message = {"jsonrpc": "2.0", "error": body}
+    return message if id is None else {"jsonrpc": "2.0", "id": id, "error": body}
+
+
+def readable_id(message: object) -> int | str | None:
+    """The id of a message if it is a string or an integer, else None."""
+    id = message.get("id") if isinstance(message, dict) else None
+    return id if type(id) in (int, str) else None  # type(), because True is an int too
+
+
+def kind_of(message: object) -> str:
+    """"request", "notification" or "response". Raises RpcError -32600 for anything else."""
+    if not isinstance(message, dict):
+        raise RpcError(INVALID_REQUEST, f"一条消息应该是 JSON 对象，收到的是 {show(message)}")
+    if "method" not in message and ("result" in message or "error" in message):
+        return "response"
+    if message.get("jsonrpc") != "2.0":
+        version = show(message.get("jsonrpc"))
+        raise RpcError(INVALID_REQUEST, f'jsonrpc 应该是 "2.0"，收到的是 {version}')
+    if not isinstance(message.get("method"), str):
+        name = show(message.get("method"))
+        raise RpcError(INVALID_REQUEST, f"method 应该是字符串，收到的是 {name}")
+    if "id" not in message:
+        return "notification"
+    if readable_id(message) is None:
+        raise RpcError(INVALID_REQUEST, f"id 应该是字符串或整数，收到的是 {show(message['id'])}")
+    return "request"
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 15  服务端核心 Server core      uses §1, §3, §4, §6, §9, §14 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# McpServer knows messages, not pipes: a dict comes in, dicts go out. Two eras of the protocol meet
+# here. *Legacy* (2024-11-05 … 2025-11-25) opens with `initialize`; what was agreed there holds for
+# the messages after it. *Modern* (2026-07-28) has no handshake: every request carries its revision
+# and the client's abilities in `params._meta`, its "envelope". The era is decided by each message
+# alone and never locked: hosts probe, fall back and mix both on one pipe.
+# Two kinds of error: what a model can repair is a result with `isError`; what only a program can
+# repair is an error reply. A protocol revision is one row of REVISIONS, a method one function.
+
+SERVER_NAME = "cme295-notes"
+SERVER_TITLE = "CME295 讲义与计算工具"
+INSTRUCTIONS = (
+    "CME295（Transformer 与大语言模型）中文自学讲义。遇到课程里的概念、公式或“在哪一节讲”的问题，"
+    "先用 search_notes 查，再用 read_note 读原文，回答时写出章节编号；"
+    "KV Cache 显存用 kv_cache_gib，其他算式用 calculator，不要心算。全部工具只读，不联网。"
+)
+PAGE_ITEMS = 50  # entries in one page of a list
+COMPLETIONS = 100  # values in one completion; the protocol allows no more
+MCP_RESULT_CHARACTERS = 20_000  # of one tool result; desktop hosts refuse results near 1 MiB
+
+_KEY = "io.modelcontextprotocol/"
+VERSION_KEY, CAPABILITIES_KEY = _KEY + "protocolVersion", _KEY + "clientCapabilities"
+CLIENT_KEY, LOG_LEVEL_KEY = _KEY + "clientInfo", _KEY + "logLevel"
+SERVER_KEY, SUBSCRIPTION_KEY = _KEY + "serverInfo", _KEY + "subscriptionId"
+ENVELOPE_KEYS = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
+LIMIT_KEY = "cme295-notes/maxCharacters"  # of a tool's result, told to our own client
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+class Revision(NamedTuple):
+    """One revision of the protocol; a row of REVISIONS."""
+
+    name: str
+    modern: bool = False  # stateless, every request in an envelope
+    batches: bool = False  # a line may be an array of messages
+
+
+REVISIONS = {
+    revision.name: revision
+    for revision in (
+        Revision("2026-07-28", modern=True),
+        Revision("2025-11-25"),
+        Revision("2025-06-18"),
+        Revision("2025-03-26", batches=True),
+        Revision("2024-11-05"),
+    )
+}
+MODERN, LATEST_LEGACY = REVISIONS["2026-07-28"], REVISIONS["2025-11-25"]
+
+# Fields that older revisions do not know; names of revisions sort by date.
+FIELDS_SINCE = {
+    "annotations": "2025-03-26",
+    "completions": "2025-03-26",
+    "message": "2025-03-26",
+    "title": "2025-06-18",
+    "outputSchema": "2025-06-18",
+    "structuredContent": "2025-06-18",
+}
+
+
+def known_fields(item: dict, revision: Revision) -> dict:
+    """The item without the fields that came after that revision."""
+    return {
+        key: value for key, value in item.items() if FIELDS_SINCE.get(key, "") <= revision.name
+    }
+
+
+class Method(NamedTuple):
+    """One row of METHODS: the function that answers, and what its requests have in common."""
+
+    answer: Callable[[McpServer, Request], dict | None]  # None: no reply for now
+    legacy: bool
+    modern: bool
+    cacheable: bool  # the result must say how long it may be kept
+    slow: bool  # may take long: the driver can go on with other messages meanwhile
+
+
+METHODS: dict[str, Method] = {}
+
+
+def method(name: str, *, legacy=True, modern=True, cacheable=False, slow=False) -> Callable:
+    """Register the decorated function as the one that answers `name`."""
+
+    def add(answer: Callable) -> Callable:
+        METHODS[name] = Method(answer, legacy, modern, cacheable, slow)
+        return answer
+
+    return add
+
+
+_RUNNING = contextvars.ContextVar("the request that this thread works on", default=None)
+
+
+def report_progress(done: float, total: float | None = None, message: str = "") -> None:
+    """Tell the client how far a tool is; for use inside tools, anywhere else it does nothing.
+
+    `done` has to grow from report to report. Raises ToolError when the client has cancelled the
+    call, so that a long tool which reports also stops.
+    """
+    if request := _RUNNING.get():
+        request.progress(done, total, message)
+
+
+_KINDS = {str: "字符串", dict: "对象"}
+
+
+class Request:
+    """A request on its way. `run` may be called on any thread; the first to end it wins.
+
+    It ends once: by its reply, or by the client's cancellation, after which nothing more is sent.
+    """
+
+    def __init__(self, server: McpServer, message: dict, revision: Revision):
+        self.server, self.revision = server, revision
+        self.id, self.method = message["id"], message["method"]
+        self.params = message.get("params") or {}
+        self.token = self.params.get("_meta", {}).get("progressToken")
+        self.cancelled = False
+        self._done, self._emit = -1.0, None
+
+    def param(self, name: str, kind: type, default: object = None) -> Any:
+        """A parameter of that JSON type. Raises RpcError -32602 if it is missing or of another."""
+        value = self.params.get(name)
+        if value is None and default is not None:
+            return default
+        if type(value) is not kind:
+            raise RpcError(
+                INVALID_PARAMS, f"params.{name} 应该是{_KINDS[kind]}，收到的是 {show(value)}",
+            )
+        return value
+
+    def notify(self, method: str, params: dict) -> None:
+        """Send a notification that belongs to this request."""
+        self._emit(notification_message(method, known_fields(params, self.revision)))
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Send how far it is, if the client asked for that and it is further than before."""
+        if self.cancelled:
+            raise ToolError("客户端已取消这次调用")
+        if self.token is None or not self._done < done < math.inf:
+            return
+        self._done = done
+        params = {"progressToken": self.token, "progress": done}
+        if total is not None:
+            params["total"] = total
+        if message:
+            params["message"] = message
+        self.notify("notifications/progress", params)
+
+    def run(self, emit: Callable[[dict], None]) -> None:
+        """Do the work: emit what belongs to it and, unless cancelled or held open, the reply."""
+        self._emit = emit
+        reply = self._reply()
+        if reply and self.server.open.pop(self.id, None) is self:  # pop: one of two threads gets it
+            emit(reply)
+
+    def _reply(self) -> dict | None:
+        row = METHODS[self.method]
+        before = _RUNNING.set(self)
+        try:
+            result = row.answer(self.server, self)
+        except RpcError as error:
+            return error_reply(self.id, error)
+        except BaseException as error:  # whatever happens, a client must not wait for ever
+            reason = f"服务器内部出错：{error_text(error)}"
+            return error_reply(self.id, RpcError(INTERNAL_ERROR, reason))
+        finally:
+            _RUNNING.reset(before)
+        if result is None:
+            return None
+        if self.revision.modern:
+            result = {"resultType": "complete", **result, "_meta": {SERVER_KEY: self.server.info}}
+            if row.cacheable:
+                result |= {"ttlMs": 0, "cacheScope": "private"}
+        return result_reply(self.id, result)
+
+
+class Batch:
+    """An array of messages (2025-03-26 only): its replies come as one array."""
+
+    def __init__(self, started: list[list[dict] | Request]):
+        self._started = started
+
+    cancelled = False  # as a whole; its requests are cancelled one by one
+
+    def run(self, emit: Callable[[object], None]) -> None:
+        replies = []
+
+        def sort(message: dict) -> None:
+            (emit if "method" in message else replies.append)(message)
+
+        for item in self._started:
+            if isinstance(item, Request):
+                item.run(sort)
+            else:
+                replies += item
+        if replies:
+            emit(replies)
+
+
+def _meta_of(message: object) -> dict:
+    match message:
+        case {"params": {"_meta": dict() as meta}}:
+            return meta
+    return {}
+
+
+def _method_of(message: object) -> object:
+    return message.get("method") if isinstance(message, dict) else None
+
+
+def _enveloped_revision(meta: dict) -> Revision:
+    """The revision that an envelope names. Raises RpcError in the order of the official servers."""
+    for key, kind in ((VERSION_KEY, str), (CAPABILITIES_KEY, dict)):
+        if type(meta.get(key)) is not kind:
+            text = f"params._meta 里 {key} 应该是{_KINDS[kind]}，收到的是 {show(meta.get(key))}"
+            raise RpcError(INVALID_PARAMS, text)
+    revision = REVISIONS.get(meta[VERSION_KEY])
+    if revision is None or not revision.modern:
+        raise RpcError(
+            UNSUPPORTED_VERSION, f"不支持协议版本 {show(meta[VERSION_KEY])}",
+            {"supported": list(REVISIONS), "requested": meta[VERSION_KEY]},
+        )
+    if (level := meta.get(LOG_LEVEL_KEY, "debug")) not in LOG_LEVELS:
+        levels = "、".join(LOG_LEVELS)
+        raise RpcError(INVALID_PARAMS, f"logLevel 只能是 {levels}，收到的是 {show(level)}")
+    return revision
+
+
+class McpServer:
+    """The server without its pipe: `handle(message)` gives the messages to send back, in order.
+
+    >>> server = McpServer(ToolRegistry())
+    >>> server.handle({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    [{'jsonrpc': '2.0', 'id': 1, 'result': {}}]
+    """
+
+    def __init__(
+        self, tools: ToolRegistry, notes: NotesIndex | None = None, *, page_items: int = PAGE_ITEMS,
+    ):
+        self.tools, self.notes, self.page_items = tools, notes, page_items
+        self.info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": VERSION}
+        self.negotiated = LATEST_LEGACY  # what messages without an envelope mean, until agreed
+        self.open: dict[int | str, Request] = {}  # requests without a reply so far, by id
+
+    def handle(self, message: object) -> list:
+        """All messages that answer this one; slow tools are waited for."""
+        started = self.begin(message)
+        if isinstance(started, list):
+            return started
+        messages: list = []
+        started.run(messages.append)
+        return messages
+
+    def begin(self, message: object) -> list[dict] | Request | Batch:
+        """The answer, if it is quick; else something whose `run(emit)` the caller owes.
+
+        Keep calling `begin` meanwhile: that is how pings are answered and calls cancelled.
+        """
+        if isinstance(message, list):
+            return self._begin_batch(message)
+        try:
+            match kind_of(message):
+                case "request":
+                    return self._begin_request(message)
+                case "notification":
+                    self._notice(message)
+        except RpcError as error:
+            return [error_reply(readable_id(message), error)]
+        return []
+
+    def _begin_request(self, message: dict) -> list[dict] | Request:
+        revision = self._revision_of(message)
+        row = METHODS.get(message["method"])
+        if row is None or not (row.modern if revision.modern else row.legacy):
+            raise RpcError(
+                METHOD_NOT_FOUND, f"{revision.name} 版协议里没有方法 {show(message['method'])}",
+            )
+        if message["id"] in self.open:
+            reason = f"id {show(message['id'])} 的请求还没有结束，请换一个 id"
+            raise RpcError(INVALID_REQUEST, reason)
+        request = Request(self, message, revision)
+        self.open[request.id] = request
+        if row.slow:
+            return request
+        messages: list[dict] = []
+        request.run(messages.append)
+        return messages
+
+    def _revision_of(self, message: dict) -> Revision:
+        """What this request alone says: the modern revision if it has an envelope, else legacy."""
+        params = message.get("params")
+        if not isinstance(params, dict | None):
+            raise RpcError(INVALID_PARAMS, f"params 应该是对象，收到的是 {show(params)}")
+        meta = (params or {}).get("_meta", {})
+        if not isinstance(meta, dict):
+            raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
+        if type(meta.get("progressToken", "")) not in (str, int):
+            raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
+        return _enveloped_revision(meta) if ENVELOPE_KEYS & meta.keys() else self.negotiated
+
+    def _begin_batch(self, messages: list) -> list[dict] | Batch:
+        enveloped = any(ENVELOPE_KEYS & _meta_of(message).keys() for message in messages)
+        if not self.negotiated.batches or enveloped:
+            text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
+            return [error_reply(None, RpcError(INVALID_REQUEST, text))]
+        if not messages:
+            return [error_reply(None, RpcError(INVALID_REQUEST, "数组里没有消息"))]
+        return Batch([self._begin_in_batch(message) for message in messages])
+
+    def _begin_in_batch(self, message: object) -> list[dict] | Request:
+        if isinstance(message, list) or _method_of(message) == "initialize":
+            error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
+            return [error_reply(readable_id(message), error)]
+        return self.begin(message)
+
+    def _notice(self, message: dict) -> None:
+        """Take a notification. Only one matters here: the rest needs no action."""
+        if message["method"] != "notifications/cancelled":
+            return
+        match message.get("params"):
+            case {"requestId": int() | str() as id} if not isinstance(id, bool):
+                if request := self.open.pop(id, None):
+                    request.cancelled = True
+
+    @functools.cached_property
+    def sections(self) -> dict[str, Note]:
+        """Sections by what stands for {note} in their URI: file name, or id of the section."""
+        try:
+            notes = self.notes.sections if self.notes else []
+        except ToolError:  # no folder, or nothing in it: then there are no resources
+            notes = []
+        return {note.section: note for note in notes} | {
+            note.name: note for note in notes if note.level == 0
+        }
+
+
+# ── Opening ──
+
+
+def _capabilities(server: McpServer, revision: Revision) -> dict:
+    """What is really offered: no lists that change, no subscriptions, no log messages."""
+    offered = {"tools": {}}
+    if server.notes:
+        offered |= {"resources": {}, "prompts": {}, "completions": {}}
+    return known_fields(offered, revision)
+
+
+@method("initialize", modern=False)
+def _initialize(server: McpServer, request: Request) -> dict:
+    """Agree on a revision: the one asked for if it is a legacy one, else our newest legacy one."""
+    revision = REVISIONS.get(request.param("protocolVersion", str), LATEST_LEGACY)
+    server.negotiated = LATEST_LEGACY if revision.modern else revision
+    return {
+        "protocolVersion": server.negotiated.name,
+        "capabilities": _capabilities(server, server.negotiated),
+        "serverInfo": known_fields(server.info, server.negotiated),
+        "instructions": INSTRUCTIONS,
+    }
+
+
+@method("server/discover", legacy=False, cacheable=True)
+def _discover(server: McpServer, request: Request) -> dict:
+    """All revisions, newest first: a client that shares only a legacy one can fall back to it."""
+    return {
+        "supportedVersions": list(REVISIONS),
+        "capabilities": _capabilities(server, request.revision),
+        "instructions": INSTRUCTIONS,
+    }
+
+
+@method("ping", modern=False)
+def _ping(server: McpServer, request: Request) -> dict:
+    return {}
+
+
+@method("logging/setLevel", modern=False)
+def _set_level(server: McpServer, request: Request) -> dict:
+    """Accepted though we send no log messages: VS Code asks before its handshake is over."""
+    if request.param("level", str) not in LOG_LEVELS:
+        raise RpcError(INVALID_PARAMS, f"level 只能是 {'、'.join(LOG_LEVELS)}")
+    return {}
+
+
+@method("subscriptions/listen", legacy=False)
+def _listen(server: McpServer, request: Request) -> None:
+    """Acknowledged with an empty subset, for nothing changes while we run; open until cancelled."""
+    request.param("notifications", dict)
+    meta = {SUBSCRIPTION_KEY: request.id}
+    request.notify("notifications/subscriptions/acknowledged", {"notifications": {}, "_meta": meta})
+
+
+# ── Lists in pages ──
+
+
+def _page(request: Request, key: str, items: Sequence[dict]) -> dict:
+    """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
+    size = request.server.page_items
+    cursor = request.params.get("cursor")
+    pages = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
+    if cursor is not None and (not isinstance(cursor, str) or cursor not in pages):
+        reason = f"cursor 无效：{show(cursor)}，请原样传回 nextCursor，或不传"
+        raise RpcError(INVALID_PARAMS, reason)
+    start = pages.get(cursor, 0)
+    page = {key: [known_fields(item, request.revision) for item in items[start:start + size]]}
+    if start + size < len(items):
+        page["nextCursor"] = f"{request.method}@{start + size}"
+    return page
+
+
+def _listed_tool(tool: Tool) -> dict:
+    listed = to_mcp_tool(tool)
+    return listed | {"_meta": {LIMIT_KEY: tool.characters}} if tool.characters else listed
+
+
+@method("tools/list", cacheable=True)
+def _list_tools(server: McpServer, request: Request) -> dict:
+    return _page(request, "tools", [_listed_tool(tool) for tool in server.tools])
+
+
+# ── Calling a tool ──
+
+
+def _checked(result: ToolResult, tool: Tool) -> ToolResult:
+    """The result, or an error that says why it does not keep what the tool's outputSchema promises.
+
+    Clients drop a result that breaks its schema, so the model would never learn what happened.
+    """
+    if tool.output is None or result.is_error:
+        return result
+    if problems := validate_arguments(result.value, tool.output):
+        reason = f"工具 {tool.name} 的返回值不符合它声明的格式：{explain(problems)}"
+        return ToolResult(reason, "failed")
+    if len(result.text) < (tool.characters or MCP_RESULT_CHARACTERS):
+        return result
+    return ToolResult("结果太长，放不下完整的 JSON，请缩小范围再试", "failed")  # text was cut
+
+
+NOTE_URI = "notes://"
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def note_uri(name: str) -> str:
+    """`notes://{note}` filled in as RFC 6570 asks.
+
+    >>> note_uri("week1-day4"), note_uri("Week 1 §2")
+    ('notes://week1-day4', 'notes://Week%201%20%C2%A72')
+    """
+    quoted = (chr(b) if b in _UNRESERVED else f"%{b:02X}" for b in name.encode("utf-8"))
+    return NOTE_URI + "".join(quoted)
+
+
+def _resource(name: str, note: Note) -> dict:
+    return {
+        "uri": note_uri(name), "name": name, "title": note.title, "mimeType": "text/markdown",
+    }
+
+
+def _links(server: McpServer, value: object) -> Iterator[dict]:
+    """The sections that a search found, as links a host can open with resources/read."""
+    match value:
+        case {"hits": [*hits]}:
+            for hit in hits:
+                match hit:
+                    case {"section": str() as name} if name in server.sections:
+                        yield {"type": "resource_link", **_resource(name, server.sections[name])}
+
+
+@method("tools/call", slow=True)
+def _call_tool(server: McpServer, request: Request) -> dict:
+    """Whatever goes wrong inside the tool, bad arguments too, is a result the model can read."""
+    name, arguments = request.param("name", str), request.param("arguments", dict, {})
+    request.progress(0, message=f"开始运行 {name}")
+    call = ToolCall(str(request.id), name, arguments)
+    result = server.tools.call(call, characters=MCP_RESULT_CHARACTERS)
+    if result.status == "unknown_tool":
+        raise RpcError(INVALID_PARAMS, result.text)
+    tool = server.tools[name]
+    result = _checked(result, tool)
+    answer = {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
+    if tool.output and not result.is_error:
+        answer["structuredContent"] = result.value
+        if request.revision.name >= FIELDS_SINCE["structuredContent"]:  # links came with it
+            answer["content"] += _links(server, result.value)
+    return known_fields(answer, request.revision)
+
+
+# ── Notes as resources ──
+
+
+def _note_name(uri: str) -> str:
+    raw = re.sub(
+        rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]),
+        uri.removeprefix(NOTE_URI).encode("utf-8", "replace"),
+    )
+    return raw.decode("utf-8", "replace")
+
+
+def _note_text(server: McpServer, note: Note) -> str:
+    """The section with its subsections, as Markdown; of a file, all of it."""
+    following = itertools.dropwhile(lambda other: other != note, server.notes.sections)
+    next(following)
+    parts = [f"# {note.section} {note.title}\n\n{note.text}"]
+    for below in following:
+        if below.level <= note.level:
+            break
+        parts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
+    return "\n\n".join(parts)
+
+
+@method("resources/list", cacheable=True, slow=True)
+def _list_resources(server: McpServer, request: Request) -> dict:
+    """The files; their sections are found by searching, or through the template."""
+    days = [
+        _resource(name, note) for name, note in server.sections.items()
+        if note.level == 0 and name == note.name
+    ]
+    return _page(request, "resources", days)
+
+
+@method("resources/templates/list", cacheable=True)
+def _list_templates(server: McpServer, request: Request) -> dict:
+    template = {
+        "uriTemplate": NOTE_URI + "{note}", "name": "note", "title": "讲义的一天或一节",
+        "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
+        "mimeType": "text/markdown",
+    }
+    return _page(request, "resourceTemplates", [template] if server.notes else [])
+
+
+@method("resources/read", cacheable=True, slow=True)
+def _read_resource(server: McpServer, request: Request) -> dict:
+    """Looked up among the sections that were read; the URI never becomes a path."""
+    uri = request.param("uri", str)
+    note = server.sections.get(_note_name(uri)) if uri.startswith(NOTE_URI) else None
+    if note is None:
+        code = INVALID_PARAMS if request.revision.modern else RESOURCE_NOT_FOUND
+        raise RpcError(code, f"没有资源 {show(uri)}", {"uri": uri})
+    text = _note_text(server, note)
+    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}
+
+
+# ── Prompts ──
+
+
+class PromptArgument(NamedTuple):
+    """One argument of a prompt; its values are completed from `choices(note)` of all sections."""
+
+    name: str
+    description: str
+    choices: Callable[[Note], str]
+    required: bool = True
+
+
+class Prompt(NamedTuple):
+    """A text that a person picks in the host. `write` makes its content blocks from arguments."""
+
+    name: str
+    title: str
+    description: str
+    arguments: tuple[PromptArgument, ...]
+    write: Callable[..., list[dict]]
+
+
+def _text_block(text: str) -> dict:
+    return {"type": "text", "text": text}
+
+
+def _write_explain(server: McpServer, section: str) -> list[dict]:
+    note = server.notes.find(section)
+    resource = {
+        "uri": note_uri(note.section), "mimeType": "text/markdown",
+        "text": f"# {note.section} {note.title}\n\n{note.text}",
+    }
+    return [
+        _text_block(
+            f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
+            "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
+            "最后指出一个容易误解的地方。",
+        ),
+        {"type": "resource", "resource": resource},
+    ]
+
+
+def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
+    if not (count.isdecimal() and 1 <= int(count) <= 20):
+        raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
+    return [_text_block(
+        f"请围绕“{topic}”考我 {count} 道题。"
+        "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；"
+        "一次只出一道，等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。",
+    )]
+
+
+def _write_find(server: McpServer, topic: str) -> list[dict]:
+    return [_text_block(
+        f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
+        "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。",
+    )]
+
+
+def _title_of(note: Note) -> str:
+    return note.title
+
+
+_TOPIC = PromptArgument("topic", "知识点，例如 KV Cache", _title_of)
+PROMPTS = {
+    prompt.name: prompt
+    for prompt in (
+        Prompt(
+            "explain_section", "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
+            (PromptArgument("section", "编号，如 Week 1 Day 4 §1.4", lambda note: note.section),),
+            _write_explain,
+        ),
+        Prompt(
+            "quiz_me", "考考我", "围绕一个知识点，一题一题地考",
+            (_TOPIC, PromptArgument("count", "题数，1 到 20，默认 5", lambda note: "", False)),
+            _write_quiz,
+        ),
+        Prompt("find_lesson", "在哪一节", "找出一个知识点在讲义的哪些章节", (_TOPIC,), _write_find),
+    )
+}
+
+
+def _listed_prompt(prompt: Prompt) -> dict:
+    arguments = [
+        {"name": a.name, "description": a.description, "required": a.required}
+        for a in prompt.arguments
+    ]
+    return {
+        "name": prompt.name, "title": prompt.title, "description": prompt.description,
+        "arguments": arguments,
+    }
+
+
+@method("prompts/list", cacheable=True)
+def _list_prompts(server: McpServer, request: Request) -> dict:
+    offered = PROMPTS.values() if server.notes else ()
+    return _page(request, "prompts", [_listed_prompt(prompt) for prompt in offered])
+
+
+def _known_prompt(server: McpServer, name: str) -> Prompt:
+    if server.notes is None or name not in PROMPTS:
+        raise RpcError(INVALID_PARAMS, f"没有提示词 {show(name)}，可用：{'、'.join(PROMPTS)}")
+    return PROMPTS[name]
+
+
+@method("prompts/get", slow=True)
+def _get_prompt(server: McpServer, request: Request) -> dict:
+    prompt = _known_prompt(server, request.param("name", str))
+    given = request.param("arguments", dict, {})
+    known = {argument.name: argument for argument in prompt.arguments}
+    for name, argument in known.items():
+        if argument.required and not given.get(name):
+            reason = f"提示词 {prompt.name} 缺少参数 {name}：{argument.description}"
+            raise RpcError(INVALID_PARAMS, reason)
+    for name, value in given.items():
+        if name not in known or not isinstance(value, str):
+            reason = f"提示词 {prompt.name} 的参数不对：{name} = {show(value)}"
+            raise RpcError(INVALID_PARAMS, reason)
+    try:
+        blocks = prompt.write(server, **given)
+    except ToolError as error:  # no such section, or a bad number: a person can correct it
+        raise RpcError(INVALID_PARAMS, str(error)) from None
+    messages = [{"role": "user", "content": block} for block in blocks]
+    return {"description": prompt.description, "messages": messages}
+
+
+# ── Completion of arguments ──
+
+
+def _completion_choices(server: McpServer, request: Request, name: str) -> list[str]:
+    """All values for the argument `name` of the prompt or template that `ref` names."""
+    match request.params.get("ref"):
+        case {"type": "ref/prompt", "name": str() as prompt}:
+            arguments = {a.name: a for a in _known_prompt(server, prompt).arguments}
+            if name in arguments:
+                choices = map(arguments[name].choices, server.sections.values())
+                return list(dict.fromkeys(filter(None, choices)))
+        case {"type": "ref/resource", "uri": str() as uri} if uri == NOTE_URI + "{note}":
+            if name == "note":
+                return sorted(server.sections, key=lambda key: " " in key)  # file names first
+    raise RpcError(INVALID_PARAMS, f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name")
+
+
+@method("completion/complete", slow=True)
+def _complete(server: McpServer, request: Request) -> dict:
+    """Choices that begin with what was typed, then those that contain it."""
+    match request.params.get("argument"):
+        case {"name": str() as name, "value": str() as typed}:
+            choices = _completion_choices(server, request, name)
+        case other:
+            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
+    typed = typed.casefold()
+    found = [choice for choice in choices if typed in choice.casefold()]
+    found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
+    return {
+        "completion": {
+            "values": found[:COMPLETIONS], "total": len(found), "hasMore": len(found) > COMPLETIONS,
+        },
+    }
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 16  客户端核心 Client core      uses §1, §3, §4, §14, §15 · pure
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# What a host does: open a session, list what a server offers, call it. `send` is all it knows of
+# the world: it takes a message and gives the reply (None for a notification). Remote tools become a
+# ToolRegistry, so the same loop runs on local and remote tools. The client advertises no abilities,
+# and it forgives what servers get wrong, as far as the meaning is clear.
+
+CLIENT_INFO = {"name": "w4d3-tools-mcp", "version": VERSION}
+PROBE_SECONDS = 3.0  # for the first answer; legacy servers may ignore a method they do not know
+REQUEST_SECONDS = 60.0
+MOST_PAGES = 1000  # of one list; a server whose cursors never repeat must still come to an end
+
+
+class McpError(BackendError):
+    """The server cannot be talked to; the message says what happened."""
+
+
+class ServerSilentError(McpError):
+    """No answer in time; the server may still live."""
+
+
+class ServerGoneError(McpError):
+    """The server has ended or closed its output."""
+
+
+def answer_server(message: dict) -> dict | None:
+    """The reply to a request of the server: pings are answered, anything else is not offered."""
+    if message["method"] == "ping":
+        return result_reply(message["id"], {})
+    return error_reply(message["id"], RpcError(METHOD_NOT_FOUND, "这个客户端不提供任何能力"))
+
+
+def _block_text(block: object) -> str:
+    match block:
+        case str():  # not in the protocol, but seen
+            return block
+        case {"type": "text", "text": str() as text}:
+            return text
+        case {"type": "resource", "resource": {"text": str() as text}}:
+            return text
+        case {"type": "resource_link", "uri": str()}:
+            return ""  # for hosts to open; the text of the result names it
+        case {"type": str() as kind, "mimeType": str() as mime}:
+            return f"[{kind}：{mime}，这里不显示]"
+        case None:
+            return ""
+    return f"[不认识的内容：{show(block)}]"
+
+
+def result_text(result: dict) -> str:
+    """What a model can read of a tool's result: its text blocks, other blocks named in brackets."""
+    content = result.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    texts = [text for block in blocks if (text := _block_text(block))]
+    if not texts and "structuredContent" in result:
+        return json_text(json_value(result["structuredContent"]))
+    return "\n".join(texts)
+
+
+def _value_of(text: str) -> object:
+    """The JSON value behind the text, if writing it again gives the same text; else the text."""
+    try:
+        value = decode(text.encode("utf-8", "replace"))
+        return value if json_text(value) == text else text
+    except (RpcError, ValueError, RecursionError):
+        return text
+
+
+def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
+    """The value that the server's tool returns; every way to fail is a ToolError."""
+    try:
+        result = client.call_tool(name, arguments)
+    except (RpcError, McpError) as error:
+        raise ToolError(str(error)) from error
+    text = result_text(result)
+    if result.get("isError") is True:
+        raise ToolError(text)
+    return _value_of(text)
+
+
+_HINT_LABELS = (
+    ("readOnlyHint", False, "read_only"),  # hint, its default by the specification, our label
+    ("destructiveHint", True, "irreversible"),
+    ("openWorldHint", True, "untrusted"),
+)
+
+
+def _labels(listed: dict) -> frozenset[str]:
+    hints = listed.get("annotations")
+    hints = hints if isinstance(hints, dict) else {}
+    labels = {label for hint, default, label in _HINT_LABELS if hints.get(hint, default) is True}
+    return frozenset(labels - {"irreversible"} if "read_only" in labels else labels)
+
+
+def _local_name(name: object, taken: ToolRegistry) -> str:
+    """A name that hosts and models accept, made from whatever the server calls the tool."""
+    base = re.sub(r"[^A-Za-z0-9_-]", "_", str(name))[:45] or "tool"
+    names = itertools.chain([base], (f"{base[:41]}_{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in names if candidate not in taken)
+
+
+def _local_schema(schema: object) -> dict:
+    """The server's schema where ours can check it, else as much of it as can be checked."""
+    if not isinstance(schema, dict):
+        return {"type": "object"}
+    whole = {**schema, "type": "object"}
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, dict) else {}
+    outline = {
+        "type": "object",
+        "properties": {
+            name: part if isinstance(part, dict) and not check_schema(part) else {}
+            for name, part in properties.items()
+        },
+        "required": [n for n in schema.get("required") or () if isinstance(n, str)],
+    }
+    candidates = (whole, outline, {"type": "object"})
+    return next(candidate for candidate in candidates if not check_schema(candidate))
+
+
+def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
+    """The tool for one entry of tools/list. What had to be changed is noted in client.notices."""
+    remote = listed.get("name")
+    name, schema = _local_name(remote, taken), _local_schema(listed.get("inputSchema"))
+    if name != remote:
+        client.notices.append(f"工具 {show(remote)} 在这里叫 {name}：模型和主机不接受原来的名字")
+    if schema != listed.get("inputSchema"):
+        client.notices.append(f"工具 {name} 的参数模式有这里不支持的写法，参数由服务器自己检查")
+    meta = listed.get("_meta")
+    limit = meta.get(LIMIT_KEY) if isinstance(meta, dict) else None
+    description = str(listed.get("description") or listed.get("title") or f"远程工具 {name}")
+    return Tool(
+        name, cut(description, DESCRIPTION_LIMIT), schema,
+        run=lambda arguments: _run_remote(client, remote, arguments),
+        title=str(listed.get("title") or ""), labels=_labels(listed),
+        characters=limit if type(limit) is int and limit > 0 else None,
+        output=listed.get("outputSchema") if isinstance(listed.get("outputSchema"), dict) else None,
+    )
+
+
+def _result_of(reply: dict | None) -> dict:
+    """The result in a reply. Raises RpcError for an error in it, McpError for anything else."""
+    match reply:
+        case {"error": {"code": int() as code, "message": str() as message, **rest}}:
+            raise RpcError(code, message, rest.get("data"))
+        case {"result": dict() as result} if result.get("resultType", "complete") == "complete":
+            return result
+    raise McpError(f"服务器的答复不合协议：{show(reply)}")
+
+
+class McpClient:
+    """A session with one server, in whichever era it speaks.
+
+    `send(message, seconds)` delivers; it raises ServerSilentError or ServerGoneError. `restart()`,
+    if given, starts the server anew when it dies of the first question. With `revision` only that
+    one is spoken; else the newest is tried first. `notices` says what had to be adapted.
+
+    >>> server = McpServer(ToolRegistry())
+    >>> client = McpClient(lambda message, seconds: (server.handle(message) or [None])[-1])
+    >>> client.connect().revision
+    '2026-07-28'
+    """
+
+    def __init__(
+        self, send: Callable[[dict, float], dict | None], *,
+        restart: Callable[[], None] | None = None, revision: str | None = None,
+        seconds: float = REQUEST_SECONDS, probe_seconds: float = PROBE_SECONDS,
+    ):
+        self._send, self._restart, self._wanted = send, restart, revision
+        self.seconds, self._probe_seconds = seconds, probe_seconds
+        self._ids = itertools.count(1)
+        self.revision = ""  # agreed with the server; "" before connect
+        self.server: dict = {}  # its name and version
+        self.capabilities: dict = {}
+        self.instructions = ""
+        self.notices: list[str] = []
+
+    # ── Opening ──
+
+    def connect(self) -> McpClient:
+        """Agree on a revision; returns self. Raises RpcError or McpError when there is none."""
+        wanted = REVISIONS[self._wanted] if self._wanted else None
+        if wanted and not wanted.modern:
+            self._initialize(wanted.name)
+        elif not self._discover():
+            if wanted:
+                raise McpError(f"服务器不支持 {wanted.name} 版协议")
+            self._initialize(LATEST_LEGACY.name)
+        return self
+
+    def _discover(self) -> bool:
+        """Ask as the modern era does; False means that the server is a legacy one.
+
+        Not only -32601 but any other error, silence and nonsense mean that, too (spec, versioning).
+        """
+        try:
+            result = self._exchange("server/discover", None, MODERN.name, self._probe_seconds)
+            supported = result.get("supportedVersions")
+        except RpcError as error:
+            if error.code != UNSUPPORTED_VERSION or not isinstance(error.data, dict):
+                return False
+            result, supported = {}, error.data.get("supported")
+        except ServerGoneError:
+            if self._restart is None:
+                raise
+            self._restart()
+            return False
+        except McpError:
+            return False
+        if not isinstance(supported, list) or MODERN.name not in supported:
+            return False
+        meta = result.get("_meta")
+        self._agreed(MODERN.name, result, meta.get(SERVER_KEY) if isinstance(meta, dict) else None)
+        return True
+
+    def _initialize(self, version: str) -> None:
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
+        result = self._exchange("initialize", params, version, self.seconds)
+        agreed = REVISIONS.get(str(result.get("protocolVersion")))
+        if agreed is None or agreed.modern:
+            raise McpError(f"服务器要用协议版本 {show(result.get('protocolVersion'))}，这里不支持")
+        self._agreed(agreed.name, result, result.get("serverInfo"))
+        self._send(notification_message("notifications/initialized"), self.seconds)
+
+    def _agreed(self, revision: str, result: dict, server: object) -> None:
+        self.revision = revision
+        self.server = server if isinstance(server, dict) else {}
+        self.capabilities = result.get("capabilities") or {}
+        self.instructions = str(result.get("instructions") or "")
+
+    # ── Asking ──
+
+    def request(self, method: str, params: dict | None = None) -> dict:
+        """The result of a request. Raises RpcError for an error reply, McpError for none at all."""
+        return self._exchange(method, params, self.revision, self.seconds)
+
+    def _exchange(self, method: str, params: dict | None, revision: str, seconds: float) -> dict:
+        if revision == MODERN.name:
+            envelope = {VERSION_KEY: revision, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
+            params = {**(params or {}), "_meta": {**(params or {}).get("_meta", {}), **envelope}}
+        message = request_message(next(self._ids), method, params)
+        try:
+            reply = self._send(message, seconds)
+        except ServerSilentError:
+            if self.revision:  # during the opening the server may not know this notification
+                gone = {"requestId": message["id"], "reason": "等待超时"}
+                self._send(notification_message("notifications/cancelled", gone), seconds)
+            raise
+        return _result_of(reply)
+
+    def pages(self, method: str, key: str) -> list[dict]:
+        """All entries of a list, page by page. A cursor that comes again ends it."""
+        entries, cursors, params = [], set(), None
+        for _ in range(MOST_PAGES):
+            result = self.request(method, params)
+            found = result.get(key)
+            entries += [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
+            cursor = result.get("nextCursor")
+            if not isinstance(cursor, str) or cursor in cursors:
+                break
+            cursors.add(cursor)
+            params = {"cursor": cursor}
+        return entries
+
+    def call_tool(self, name: str, arguments: dict) -> dict:
+        """The result of tools/call as it came: {"content", "isError", …}."""
+        return self.request("tools/call", {"name": name, "arguments": arguments})
+
+    def tools(self) -> ToolRegistry:
+        """The server's tools, ready for the loop; calling one asks the server."""
+        registry = ToolRegistry()
+        for listed in self.pages("tools/list", "tools"):
+            try:
+                registry.add(_remote_tool(self, listed, registry))
+            except SchemaError as error:
+                self.notices.append(str(error))
+        return registry
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 17  HTTP      uses §1, §3, §4, §9–§13 · http.client imported late
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# Models behind a network address. Building a request and reading a reply are pure functions; one
+# class sends, waits and tries again. "OpenAI-compatible" servers differ in a hundred small ways:
+# the first request is minimal, and a server that refuses it says what it lacks. Each difference is
+# one row of OPENAI_QUIRKS, learned from the refusal, told to the user once, kept for the run.
+# http.client, not urllib.request: it follows no redirect, asks no proxy unless told to, and lets a
+# connection time out in seconds while a slow model may think for minutes.
+
+LONGEST_REPLY = 64 * 2**20  # bytes of one reply; more is a runaway or hostile server
+LONGEST_WAIT = 120  # seconds a server may ask us to wait before a retry
+LOADING_TRIES = 12  # of a server that is loading its model: about two minutes in all
+
+
+class Patience(NamedTuple):
+    """Seconds to wait. A small CPU can take minutes before the first token of a long prompt."""
+
+    connect: float = 10.0
+    silence: float = 600.0  # without a single byte
+    whole: float = 1800.0  # for one reply from first to last byte, against endless streams
+
+
+class HttpError(Exception):
+    """A request that brought no whole answer. status 0: the connection or the stream broke.
+
+    text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
+    """
+
+    def __init__(
+        self, status: int, text: str, value: object = None, headers: Mapping = {},
+        turn: Turn | None = None,
+    ):
+        super().__init__(text)
+        self.status, self.text, self.value = status, text, value
+        self.headers, self.turn = headers, turn
+
+
+# --- addresses ---
+
+# Patterns stay text in this section: most runs need none, and compiling them costs start-up time.
+_PASTED_PATH = r"(/chat/completions|/completions|/responses|/models|/messages|/api/\w+|/api)$"
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to call
+
+
+def is_loopback(host: str) -> bool:
+    """True for this machine: no proxy can reach it."""
+    return host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
+
+
+def host_of(url: str) -> str:
+    """The host name of an address."""
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).hostname or ""
+
+
+def repair_base_url(text: str) -> str:
+    """The base address of an API, from whatever was pasted. Raises BackendError.
+
+    >>> repair_base_url("localhost:11434/v1/chat/completions"), repair_base_url("api.deepseek.com/")
+    ('http://localhost:11434/v1', 'https://api.deepseek.com')
+    """
+    from urllib.parse import urlsplit
+
+    text = text.strip().strip("\"'<>")
+    if "://" not in text:
+        local = re.match(r"localhost\b|[\d.]+(?:[:/]|$)|\[|[^/]+:\d", text)
+        text = ("http://" if local else "https://") + text
+    try:
+        parts = urlsplit(text)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        parts, port = urlsplit(""), ""
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
+    if parts.username:
+        raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
+    host = _ANY_ADDRESS.get(parts.hostname, parts.hostname)
+    host = f"[{host}]" if ":" in host else host
+    path = re.sub(_PASTED_PATH, "", re.sub("/+", "/", parts.path).rstrip("/"))
+    return f"{parts.scheme}://{host}{port}{path}"
+
+
+def ollama_base_url(text: str) -> str:
+    """The base address behind OLLAMA_HOST, which may be an address to listen on.
+
+    >>> ollama_base_url("0.0.0.0"), ollama_base_url(":8000")
+    ('http://127.0.0.1:11434/v1', 'http://127.0.0.1:8000/v1')
+    """
+    text = text.strip()
+    if "://" not in text:
+        host, colon, port = text.rpartition(":") if re.search(r":\d+/?$", text) else (text, "", "")
+        text = f"http://{host or '127.0.0.1'}:{port or 11434}"
+    return repair_base_url(text) + "/v1"
+
+
+# --- what a failure says ---
+
+
+def _sentence(value: object) -> str:
+    """The sentence inside an error body; every server has its own shape."""
+    match value:
+        case str():
+            return value
+        case {"error": {"message": str(text), "metadata": {"raw": str(raw)}}}:  # OpenRouter
+            return f"{text} {raw}"
+        case {"msg": str(text), "loc": list(place)}:  # FastAPI
+            return f"{'.'.join(map(str, place))}: {text}"
+        case list():
+            return "; ".join(filter(None, map(_sentence, value[:3])))
+        case dict():
+            inner = (value[key] for key in ("error", "message", "detail") if value.get(key))
+            return _sentence(next(inner, "")) or json_text(json_value(value))
+        case _:
+            return ""
+
+
+def read_error(body: bytes) -> tuple[str, object]:
+    """(sentence, JSON value or None) of an error body: JSON of any shape, HTML, text or nothing."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        value = json.loads(text)
+        return cut(" ".join(_sentence(value).split()), 600), value
+    except (ValueError, RecursionError):
+        pass
+    if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S):
+        text = title[1]
+    text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
+    return cut(" ".join(text.split()), 200), None
+
+
+def retry_after(headers: Mapping, now: float) -> float | None:
+    """Seconds a server asks us to wait, from milliseconds, seconds or a date; None: it did not say.
+
+    >>> retry_after({"retry-after-ms": "1500"}, 0), retry_after({"retry-after": "-3"}, 0)
+    (1.5, 0.0)
+    """
+    for name, scale in (("retry-after-ms", 1000), ("retry-after", 1)):
+        text = headers.get(name) or ""
+        with contextlib.suppress(ValueError):
+            seconds = float(text) / scale
+            return max(0.0, seconds) if math.isfinite(seconds) else None
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+_HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
+_UNREADABLE_CALL = r"(?i)pars\w+ tool call|does not match the expected|peg-native"
+
+
+def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | None:
+    """Seconds to wait before the same request goes out again; None: it would not help.
+
+    `tries` have failed before this one. Sources: RFC 9110 10.2.3; the vendors' own clients.
+    """
+    status, headers = failure.status, failure.headers
+    if status == 503 and "loading model" in failure.text.lower():  # llama-server while it starts
+        return min(15.0, 2.0**tries) if tries < LOADING_TRIES else None
+    most = 1 if status in (0, 500) else 2 if status in (408, 409, 429) or status > 500 else 0
+    stop = headers.get("x-should-retry") == "false" or re.search(_HOPELESS, failure.text)
+    asked = retry_after(headers, now)
+    if tries >= most or stop or (asked or 0) > LONGEST_WAIT:
+        return None
+    jitter = 1 + os.urandom(1)[0] / 1024  # clients that failed together should not return together
+    return asked if asked is not None else 0.5 * 2**tries * jitter
+
+
+class _Server(NamedTuple):
+    """A kind of local server: its usual port, how to start it, how to give it a longer context."""
+
+    port: int
+    name: str
+    start: str
+    longer: str
+
+
+_SERVERS = (
+    _Server(11434, "Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
+    _Server(
+        8000, "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
+        "启动 vLLM 时加大 --max-model-len",
+    ),
+    _Server(
+        8080, "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
+        "启动 llama-server 时加大 -c，例如 -c 16384",
+    ),
+    _Server(1234, "LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
+)
+
+
+def _servers_at(url: str) -> list[_Server]:
+    """The server that usually has this port, or all of them."""
+    return [server for server in _SERVERS if f":{server.port}" in url] or list(_SERVERS)
+
+
+def _longer_context(url: str) -> str:
+    return "；".join(server.longer for server in _servers_at(url))
+
+
+def connection_problem(error: OSError, url: str, proxy: str) -> BackendError:
+    """What the user should do when nothing answers at that address."""
+    import socket
+    import ssl
+
+    host = host_of(url)
+    way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
+    match error:
+        case ConnectionRefusedError() if is_loopback(host):
+            starts = "\n".join(f"  {server.name}：{server.start}" for server in _servers_at(url))
+            text = f"连不上 {url}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 --base-url"
+        case socket.gaierror():
+            text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
+        case ssl.SSLCertVerificationError():
+            text = f"{host} 的证书没有通过验证：{error.verify_message}{way}"
+        case ssl.SSLError():
+            text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
+        case TimeoutError():
+            text = f"连接 {url} 超时{way}，请检查地址和网络"
+        case _:
+            text = f"连不上 {url}：{error.strerror or error}{way}，请检查 --base-url"
+    return BackendError(text)
+
+
+# --- the transport ---
+
+
+def _proxy_for(url: str) -> str:
+    """The proxy that the environment names for this address; never one for this machine."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if is_loopback(parts.hostname):
+        return ""
+    from urllib.request import getproxies, proxy_bypass
+
+    return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
+
+
+def _connection(url: str, proxy: str, seconds: float) -> tuple:
+    """(connection, request target, headers for the proxy), not yet connected."""
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.parse import quote, unquote, urlsplit
+
+    url = quote(url, safe="!#$%&'()*+,/:;=?@[]~")
+    parts = urlsplit(url)
+    target = url.partition(parts.netloc)[2]
+    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    if not proxy:
+        return make(parts.hostname, parts.port, timeout=seconds), target, {}
+    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if via.scheme not in ("http", "https"):
+        instead = f"请换成 http 代理，或设 NO_PROXY={parts.hostname}"
+        raise BackendError(f"不支持 {via.scheme} 代理，{instead}")
+    headers = {}
+    if via.username:
+        import base64
+
+        secret = unquote(f"{via.username}:{via.password or ''}").encode()
+        headers["Proxy-Authorization"] = "Basic " + base64.b64encode(secret).decode()
+    connection = make(via.hostname, via.port or 80, timeout=seconds)
+    if parts.scheme == "http":
+        return connection, url, headers
+    connection.set_tunnel(parts.hostname, parts.port or 443, headers)
+    return connection, target, {}
+
+
+def _too_slow(patience: Patience) -> BackendError:
+    return BackendError(
+        f"模型 {patience.silence:g} 秒没有动静，或 {patience.whole:g} 秒还没有答完，已停止；"
+        "可以用 --timeout 放宽",
+    )
+
+
+def _body_chunks(response, sock, patience: Patience, deadline: float, clock) -> Iterator[bytes]:
+    """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
+    from http.client import HTTPException
+
+    while (left := deadline - clock()) > 0:
+        sock.settimeout(min(patience.silence, left))
+        try:
+            data = response.read1(65536)
+        except TimeoutError:
+            break
+        except (OSError, HTTPException):
+            return
+        if not data:
+            return
+        yield data
+    raise _too_slow(patience)
+
+
+def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
+    import zlib
+
+    decoder, total = None, 0
+    for chunk in chunks:
+        if encoding not in ("", "identity"):
+            if decoder is None:  # "deflate" comes with or without zlib's header
+                bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
+                decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+            try:
+                chunk = decoder.decompress(chunk)
+            except zlib.error:
+                raise HttpError(0, "服务器的压缩数据坏了") from None
+        total += len(chunk)
+        if total > LONGEST_REPLY:
+            raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
+        yield chunk
+
+
+@contextlib.contextmanager
+def http_exchange(
+    method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
+):
+    """Context with (response, body chunks) of one request. Raises BackendError and HttpError."""
+    from http.client import HTTPException
+
+    proxy = _proxy_for(url)
+    connection, target, extra = _connection(url, proxy, min(patience.connect, patience.whole))
+    deadline, response = clock() + patience.whole, None
+    try:
+        try:
+            connection.connect()
+        except OSError as error:
+            raise connection_problem(error, url, re.sub(r"//[^/@]*@", "//", proxy)) from error
+        sock = connection.sock
+        sock.settimeout(min(patience.silence, patience.whole))
+        try:
+            # a server may refuse a long body before it has read it, and its answer says why
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, target, body, {**headers, **extra})
+            response = connection.getresponse()
+        except TimeoutError:
+            raise _too_slow(patience) from None
+        except OSError as error:
+            reason = error.strerror or "对方没有回答就关闭了"
+            raise HttpError(0, f"连接中断（{reason}）") from error
+        except HTTPException as error:
+            raise BackendError(f"{url} 回的不是 HTTP：{error_text(error)}") from error
+        encoding = (response.headers.get("content-encoding") or "").strip().lower()
+        yield response, _decoded(_body_chunks(response, sock, patience, deadline, clock), encoding)
+    finally:
+        if response:
+            response.close()
+        connection.close()
+
+
+# --- the reply: bytes → JSON objects, whatever the framing ---
+
+
+def _whole_or_lines(body: bytes) -> list:
+    """The JSON values of a body: one document, or one per line (NDJSON)."""
+    try:
+        return [json.loads(body)]
+    except (ValueError, RecursionError):
+        return [json.loads(line) for line in body.splitlines() if line.strip()]
+
+
+def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
+    """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
+    for data in sse_events(chunks):
+        if data.strip() == "[DONE]":
+            yield {"done": True}  # some servers keep the connection open: read no further
+            return
+        if data.strip() and not data.startswith(":"):
+            yield json.loads(data)
+
+
+def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
+    """Every JSON object of a reply: server-sent events, NDJSON, or one document.
+
+    The first byte decides, not the content type: servers that ignore `stream` forget that too.
+    """
+    head, chunks = b"", iter(chunks)
+    for chunk in chunks:
+        head += chunk
+        if start := head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]:
+            break
+    else:
+        raise HttpError(0, "服务器的回复是空的")
+    everything = itertools.chain([head], chunks)
+    if start == b"<":
+        raise HttpError(404, "收到的是网页：" + read_error(b"".join(everything))[0])
+    try:
+        values = _whole_or_lines(b"".join(everything)) if start in b"{[" else sse_json(everything)
+        for value in values:
+            match value:
+                case [{"error": _} as first, *_]:
+                    value = first
+            if not isinstance(value, dict):
+                raise ValueError
+            yield value
+    except (ValueError, RecursionError):
+        raise HttpError(0, "服务器的回复里有一段不是 JSON") from None
+
+
+def raise_error_object(value: dict) -> None:
+    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
+    error = value.get("error") or (value if value.get("object") == "error" else None)
+    if not error:
+        return
+    code = error.get("code") or error.get("status_code") if isinstance(error, dict) else None
+    kind = str(error.get("type")) if isinstance(error, dict) else ""
+    status = code if type(code) is int and code >= 400 else 529 if "overloaded" in kind else 400
+    raise HttpError(status, read_error(json.dumps(value).encode())[0], value)
+
+
+# --- asking, waiting, asking again ---
+
+
+class Question(NamedTuple):
+    """What one `.chat` is given; the same for every backend."""
+
+    messages: list[dict]
+    tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
+    tool_choice: str | dict = "auto"
+
+    @property
+    def used_ids(self) -> set[str]:
+        """The ids of all calls in the history."""
+        return {c["id"] for m in self.messages for c in m.get("tool_calls") or () if c.get("id")}
+
+
+class Settings(NamedTuple):
+    """What the user asked for; None and {} mean that the request does not mention it."""
+
+    model: str = ""
+    options: dict = {}  # sent as given
+    max_tokens: int | None = None
+    stream: bool = True
+
+
+class Quirk(NamedTuple):
+    """One way a server differs: how it refuses, how the request changes, what the user is told."""
+
+    refusal: str  # a regular expression
+    change: Callable[[dict], dict]
+    notice: str
+
+
+_ESSENTIAL = frozenset({"model", "messages", "contents", "system", "systemInstruction", "tools"})
+
+
+def refused_field(text: str, body: dict) -> str | None:
+    """The field of our request that a refusal names, longest first; short names only in quotes.
+
+    >>> refused_field("Unrecognized request argument supplied: top_k", {"model": "m", "top_k": 5})
+    'top_k'
+    """
+    for field in sorted(set(body) - _ESSENTIAL, key=len, reverse=True):
+        pattern = rf"(?<!\w){re.escape(field)}(?!\w)"
+        if re.search(pattern if len(field) > 3 else rf"[`'\"]{pattern}[`'\"]", text):
+            return field
+    return None
+
+
+def estimated_tokens(body: dict) -> int:
+    """A deliberately low estimate of what a request costs: real tokenizers count more."""
+    sent = [body.get(key) for key in ("messages", "contents", "system", "tools")]
+    text = re.sub(r"(\s|\\n)+", " ", json_text(sent))
+    text = re.sub(r"(.)\1{3,}", r"\1", text)  # runs of one character cost next to nothing
+    wide = (len(text.encode()) - len(text)) / 2  # 汉字 take three bytes
+    return int(0.4 * wide + (len(text) - wide) / 7)
+
+
+_WINDOWS = frozenset({2048, 4096, 8192, 16384, 32768})  # tokens; usual context sizes
+
+
+def context_was_cut(usage: Usage, low: int) -> bool:
+    """True when the server read far less than was sent, or exactly filled a usual window."""
+    filled = {usage.input, usage.input + usage.output} & _WINDOWS and 2 * low >= usage.input
+    return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
+
+
+_MODEL_UNKNOWN = (
+    r"(?is)model.{0,80}(not found|not exist|no such|unknown|invalid|不存在)"
+    r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
+)
+
+
+class HttpModel:
+    """A model behind HTTP; a vendor's class says how a request is written and a reply is read.
+
+    notice(sentence) tells the user, once each, what the program had to work around. clock, now and
+    sleep are parameters for tests; None means the real ones.
+    """
+
+    path = ""
+    quirks: tuple[Quirk, ...] = ()
+    build: Callable[[Question, Settings], dict]  # the body, before what was learned
+    fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
+
+    def __init__(
+        self, base_url: str, settings: Settings = Settings(), *, key: str = "", key_hint: str = "",
+        patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
+        clock: Callable[[], float] | None = None, now: Callable[[], float] | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ):
+        import time
+
+        if not key.isascii() or not key.isprintable():
+            raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
+        self.base_url, self.settings = repair_base_url(base_url), settings
+        self.key, self.key_hint, self.patience = key.strip(), key_hint, patience
+        self.requests = 0  # sent so far, retries included
+        self._clock, self._now = clock or time.monotonic, now or time.time
+        self._sleep, self._notice = sleep or time.sleep, notice
+        self._said: set[str] = set()
+        self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
+
+    def headers(self) -> dict:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def url(self) -> str:
+        return self.base_url + self.path
+
+    def models_url(self) -> str:
+        return self.base_url + "/models"
+
+    def notice(self, sentence: str) -> None:
+        """Tell the user, unless they know already."""
+        if self._notice and sentence not in self._said:
+            self._said.add(sentence)
+            self._notice(self._without_key(sentence))
+
+    def _without_key(self, text: str) -> str:
+        """Some servers quote the key in their errors."""
+        secret = self.key.removeprefix("Bearer ")
+        return text.replace(secret, "[已隐去]") if secret else text
+
+    def chat(
+        self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
+    ) -> Turn:
+        """The model's answer. Raises BackendError with a sentence for the user."""
+        # told "none", llama-server prints the call as text: offer nothing instead
+        offered = tools if tool_choice != "none" else []
+        question = Question(messages, offered, tool_choice)
+        show = on_delta or (lambda kind, piece: None)
+        turn = self._ask(question, show)
+        if not turn.calls and not turn.text.strip() and turn.finish != "length":
+            self.notice("模型的回答是空的，再问一次。")
+            turn = self._ask(question, show)
+        if turn.calls or turn.text.strip():
+            return turn
+        if turn.finish == "length":
+            raise BackendError(
+                "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
+            )
+        raise BackendError("模型两次都给了空的回答，换个问法或换个模型再试")
+
+    def _ask(self, question: Question, show: Callable) -> Turn:
+        """One answer, over as many requests as it takes."""
+        tries = 0
+        while True:
+            body = self.build(question, self.settings)
+            for change in self._changes:
+                body = change(body)
+            try:
+                return self._once(question, body, show)
+            except HttpError as failure:
+                if turn := self.rescued(failure, question):
+                    return turn
+                if self.mended(failure, body):
+                    continue
+                wait = pause_before_retry(failure, tries, self._now())
+                if wait is None:
+                    raise BackendError(self._without_key(self._explain(failure))) from failure
+                if self._notice:
+                    code = f"HTTP {failure.status} " if failure.status else ""
+                    reason = code + failure.text
+                    self._notice(self._without_key(f"{cut(reason, 120)}；{wait:.1f} 秒后重试。"))
+                show("again", "")
+                self._sleep(wait)
+                tries += 1
+
+    def _objects(self, method: str, url: str, body: dict | None) -> Iterator[dict]:
+        """The objects of a good reply. Raises HttpError for any other."""
+        data = None if body is None else json_text(body).encode()
+        headers = {
+            "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity", "Connection": "close",
+            "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
+        }
+        self.requests += 1
+        exchange = http_exchange(method, url, headers, data, self.patience, self._clock)
+        with exchange as (response, chunks):
+            if response.status >= 300:
+                text, value = read_error(b"".join(chunks))
+                if response.status < 400:
+                    text = f"要求跳转到 {response.headers.get('location', '别处')}"
+                raise HttpError(response.status, text, value, response.headers)
+            for value in reply_objects(chunks):
+                raise_error_object(value)
+                yield value
+
+    def _once(self, question: Question, body: dict, show: Callable) -> Turn:
+        """The answer to one request."""
+        fold, screen = self.fold(question.used_ids), TextStream(question.tools)
+        for value in self._objects("POST", self.url(), body):
+            for kind, piece in fold.feed(value):
+                for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
+                    show(*shown)
+        for shown in screen.close():
+            show(*shown)
+        plain = self._whole_turn(fold)
+        turn = self._sorted_text(plain, question)
+        if turn.calls and "tools" in body and not plain.calls:
+            self.notice("模型把调用写成了文字，已照样识别并执行。")
+        low = estimated_tokens(body) if turn.usage else 0
+        if turn.usage and context_was_cut(turn.usage, low):
+            self.notice(
+                f"上下文很可能被截断了：发出的内容至少约 {low} 个 token，"
+                f"服务器只读了 {turn.usage.input} 个，"
+                f"系统提示和工具说明可能已经丢失。办法：{_longer_context(self.base_url)}。",
+            )
+        return turn
+
+    def _whole_turn(self, fold) -> Turn:
+        """What the fold holds. Raises HttpError when the server never said that it was done."""
+        try:
+            turn = fold.turn()
+        except BackendError as error:
+            raise HttpError(0, str(error), turn=error.turn) from None
+        if not fold.done:
+            raise HttpError(0, "连接断了，没有结束标记", turn=turn)
+        return turn
+
+    def _sorted_text(self, turn: Turn, question: Question) -> Turn:
+        """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
+        if question.tools and not turn.calls:
+            parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
+            if parts.calls:
+                reasoning = turn.reasoning or parts.reasoning
+                return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
+        text, reasoning = split_reasoning(turn.text)
+        return turn._replace(text=text, reasoning=turn.reasoning or reasoning)
+
+    def rescued(self, failure: HttpError, question: Question) -> Turn | None:
+        """A turn made from what a failure carries, if it carries one."""
+        return None
+
+    def mended(self, failure: HttpError, body: dict) -> bool:
+        """Learn what the server refuses; True when the next request will differ."""
+        if failure.status not in (400, 404, 405, 422, 500, 501):
+            return False
+        for quirk in self.quirks:
+            if re.search(quirk.refusal, failure.text) and quirk.change(body) != body:
+                self._changes.append(quirk.change)
+                self.notice(quirk.notice)
+                return True
+        if failure.status in (400, 422) and (field := refused_field(failure.text, body)):
+            self._changes.append(functools.partial(_without, key=field))
+            self.notice(f"服务器不接受 {field}，已去掉后重发。")
+            return True
+        return False
+
+    def _explain(self, failure: HttpError) -> str:
+        """One sentence: what happened and what to do."""
+        status, text = failure.status, failure.text
+        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{text or '（没有说明）'}"
+        wait = retry_after(failure.headers, self._now()) or 0
+        match failure.value:
+            case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
+                longer = _longer_context(self.base_url)
+                return f"对话太长：{tokens} 个 token，服务器的上下文只有 {room} 个。办法：{longer}"
+        if status == 0:
+            begun = failure.turn.text if failure.turn else ""
+            return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
+        if status < 400:
+            return f"{self.url()} {text}。程序不跟随跳转，请把 --base-url 改成最终的地址"
+        if status in (401, 403):
+            return f"{said}。{self.key_hint or '请用 --key 给出正确的密钥'}"
+        if status in (400, 404, 422) and re.search(_MODEL_UNKNOWN, text):
+            return f"{said}。{self._known_models()}"
+        if status in (404, 405):
+            return f"{said}。请求的地址是 {self.url()}，请检查 --base-url（多数服务以 /v1 结尾）"
+        if re.search(_UNREADABLE_CALL, text):
+            return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
+        return f"{said}。服务器要求等 {wait:.0f} 秒，请晚些再试" if wait > LONGEST_WAIT else said
+
+    def _known_models(self) -> str:
+        try:
+            known = self.models()
+        except BackendError:
+            return "用 --model 换一个模型"
+        near = closest(self.settings.model, known)
+        hint = f"是不是想用 {near}？" if near else ""
+        return f"{hint}可用的模型：{'、'.join(known) or '无'}"
+
+    def models(self) -> list[str]:
+        """The names that the server lists. Raises BackendError."""
+        try:
+            reply = next(self._objects("GET", self.models_url(), None))
+        except HttpError as failure:
+            if self.mended(failure, {}):
+                return self.models()
+            raise BackendError(self._without_key(self._explain(failure))) from failure
+        listed = reply.get("data") or reply.get("models") or []
+        names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
+        return [name.removeprefix("models/") for name in names if isinstance(name, str)]
+
+
+# --- OpenAI and compatible ---
+
+
+def openai_request(question: Question, settings: Settings) -> dict:
+    """The smallest Chat Completions request that says it all."""
+    messages = [
+        {key: value for key, value in message.items() if key not in OWN_KEYS}
+        for message in tidy_history(question.messages)
+    ]
+    body = {"model": settings.model, "messages": messages}
+    if question.tools:  # an empty list is refused (vLLM)
+        body["tools"] = tools_in_format(question.tools, "openai")
+        if question.tool_choice != "auto":  # the default anyway, and LM Studio refuses the key
+            body["tool_choice"] = question.tool_choice
+    if settings.max_tokens:
+        body["max_tokens"] = settings.max_tokens
+    if settings.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return {**body, **settings.options}
+
+
+def _call_text(call: dict) -> str:
+    function = call["function"]
+    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
+    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
+
+
+def _tools_as_text(body: dict) -> dict:
+    """The request in the text protocol: tools in the system message, calls and results as text."""
+    if "tools" not in body:
+        return body
+    tools = [tool["function"] for tool in body["tools"]]
+    system, *rest = [{"role": "system", "content": ""}, *body["messages"]]
+    if rest and rest[0]["role"] == "system":
+        system, *rest = rest
+    prompt = f"{system['content']}\n\n{text_tools_prompt(tools)}".strip()
+    messages = [{"role": "system", "content": prompt}]
+    for message in rest:
+        match message:
+            case {"role": "tool", "content": text}:
+                _add_user(messages, text_tool_result(text))
+            case {"role": "assistant", "tool_calls": calls, "content": text}:
+                text = "\n".join([text, *map(_call_text, calls)]).strip()
+                messages.append({"role": "assistant", "content": text})
+            case _:
+                messages.append(message)
+    return {**_without(_without(body, "tools"), "tool_choice"), "messages": messages}
+
+
+def _nine_letter_ids(body: dict) -> dict:
+    """Ids of nine letters and digits throughout (Mistral); those that fit stay."""
+    old = [call["id"] for m in body["messages"] for call in m.get("tool_calls", ())]
+    new = {
+        id: id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"id{number:07}"
+        for number, id in enumerate(old)
+    }
+    messages = []
+    for message in body["messages"]:
+        if calls := message.get("tool_calls"):
+            message = {**message, "tool_calls": [{**c, "id": new[c["id"]]} for c in calls]}
+        if message["role"] == "tool":
+            message = {**message, "tool_call_id": new[message["tool_call_id"]]}
+        messages.append(message)
+    return {**body, "messages": messages}
+
+
+def _one_call_per_turn(body: dict) -> dict:
+    """Each turn with several calls as several turns with one call and its result."""
+    messages, waiting = [], {}
+    for message in body["messages"]:
+        calls = message.get("tool_calls") or ()
+        if message["role"] == "tool":
+            messages += [waiting.pop(message["tool_call_id"], {}), message]
+        elif len(calls) > 1:
+            for i, call in enumerate(calls):
+                alone = message if i == 0 else {"role": "assistant", "content": ""}
+                waiting[call["id"]] = {**alone, "tool_calls": [call]}
+        else:
+            messages.append(message)
+    return {**body, "messages": [message for message in messages if message]}
+
+
+def _on_assistants(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
+    """A change of the request that touches only its assistant messages."""
+
+    def apply(body: dict) -> dict:
+        messages = [change(m) if m["role"] == "assistant" else m for m in body["messages"]]
+        return {**body, "messages": messages}
+
+    return apply
+
+
+def _without_reasoning(message: dict) -> dict:
+    return {key: value for key, value in message.items() if not key.startswith("reasoning")}
+
+
+def _null_content(message: dict) -> dict:
+    empty = "tool_calls" in message and not message["content"]
+    return {**message, "content": None} if empty else message
+
+
+def _completion_tokens(body: dict) -> dict:
+    if "max_tokens" not in body:
+        return body
+    return {**_without(body, "max_tokens"), "max_completion_tokens": body["max_tokens"]}
+
+
+_TEXT_NOTICE = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
+
+OPENAI_QUIRKS = (
+    Quirk(  # vLLM; must come before the rows that name a field
+        r"enable-auto-tool-choice|tool-call-parser", _tools_as_text,
+        "这个 vLLM 没有打开工具调用"
+        "（启动时加 --enable-auto-tool-choice --tool-call-parser hermes）。"
+        + _TEXT_NOTICE,
+    ),
+    Quirk(  # Ollama: gemma3, deepseek-r1; OpenRouter
+        r"(?i)do(es)?( not|n't) support (tool|function)|endpoints found that support tool"
+        r"|\b(tools?|function calling)\b[^.]{0,40} not supported",
+        _tools_as_text, "服务器说这个模型不支持工具。" + _TEXT_NOTICE,
+    ),
+    Quirk(  # OpenAI o-series and GPT-5
+        r"(?s)max_tokens.*max_completion_tokens", _completion_tokens,
+        "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
+    ),
+    Quirk(  # Mistral
+        r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)", _nine_letter_ids,
+        "服务器要九个字符的调用 id，已改写后重发。",
+    ),
+    Quirk(  # gpt-oss template in llama-server
+        r"(?i)both content and thinking", _on_assistants(_without_reasoning),
+        "服务器不要思考过程，已去掉后重发。",
+    ),
+    Quirk(  # Llama 3 templates
+        r"(?i)single tool.calls? at once", _one_call_per_turn,
+        "这个模型的模板一轮只容一个调用，已把历史拆开重发。",
+    ),
+    Quirk(
+        r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
+        _on_assistants(_null_content), "服务器不要空的 content，已改成 null 重发。",
+    ),
+)
+
+
+class OpenAICompatLLM(HttpModel):
+    """Chat Completions at OpenAI, Ollama, vLLM, llama-server, LM Studio and all who copied it."""
+
+    path = "/chat/completions"
+    quirks = OPENAI_QUIRKS
+    build = staticmethod(openai_request)
+    fold = OpenAIFold
+
+    def rescued(self, failure: HttpError, question: Question) -> Turn | None:
+        """Groq refuses a call that it cannot parse, and hands over what the model wrote."""
+        match failure.value:
+            case {"error": {"failed_generation": str(written)}} if question.tools:
+                turn = self._sorted_text(Turn(written), question)
+                return turn if turn.calls else None
+
+    def mended(self, failure: HttpError, body: dict) -> bool:
+        odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
+        wrong_path = odd or failure.status in (404, 405)
+        host_only = self.base_url.count("/") == 2
+        if wrong_path and host_only and not re.search(_MODEL_UNKNOWN, failure.text):
+            self.base_url += "/v1"
+            self.notice(f"地址里少了 /v1，已改用 {self.base_url}。")
+            return True
+        return super().mended(failure, body)
+
+
+# --- Anthropic ---
+
+
+def anthropic_request(question: Question, settings: Settings) -> dict:
+    """A Messages request; `max_tokens` is mandatory there."""
+    system, messages = to_anthropic_messages(question.messages)
+    limit = settings.max_tokens or 8192
+    body = {"model": settings.model, "max_tokens": limit, "messages": messages}
+    if system:
+        body["system"] = system
+    if question.tools:
+        body["tools"] = tools_in_format(question.tools, "anthropic")
+        if question.tool_choice != "auto":
+            body["tool_choice"] = to_anthropic_choice(question.tool_choice)
+    if settings.stream:
+        body["stream"] = True
+    return {**body, **settings.options}
+
+
+class AnthropicLLM(HttpModel):
+    """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too.
+
+    A key that starts with "Bearer " goes into the Authorization header, as relays want it.
+    """
+
+    path = "/v1/messages"
+    build = staticmethod(anthropic_request)
+    fold = AnthropicFold
+
+    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
+        super().__init__(re.sub(r"/v1$", "", repair_base_url(base_url)), settings, **rest)
+
+    def headers(self) -> dict:
+        name = "Authorization" if self.key.startswith("Bearer ") else "x-api-key"
+        return {"anthropic-version": "2023-06-01", **({name: self.key} if self.key else {})}
+
+    def models_url(self) -> str:
+        return self.base_url + "/v1/models"
+
+
+# --- Gemini ---
+
+
+def gemini_request(question: Question, settings: Settings) -> dict:
+    """A generateContent request; the model's name and `stream` are in its address."""
+    system, contents = to_gemini_contents(question.messages)
+    body: dict = {"contents": contents}
+    if system:
+        body["systemInstruction"] = {"parts": [{"text": system}]}
+    if question.tools:
+        body["tools"] = [{"functionDeclarations": list(map(to_gemini_tool, question.tools))}]
+        if question.tool_choice != "auto":
+            body["toolConfig"] = to_gemini_choice(question.tool_choice)
+    limit = {"maxOutputTokens": settings.max_tokens} if settings.max_tokens else {}
+    config = {**limit, **settings.options}
+    return {**body, "generationConfig": config} if config else body
+
+
+_GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
+
+
+class GeminiFold(_Fold):
+    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
+
+    def __init__(self, used_ids: Iterable[str] = ()):
+        super().__init__(used_ids)
+        self._parts: list[dict] = []
+
+    def feed(self, value: dict) -> list[tuple[str, str]]:
+        """Take one object; returns what may be shown. Raises BackendError when Gemini refuses."""
+        match value:
+            case {"promptFeedback": {"blockReason": reason}}:
+                raise BackendError(f"Gemini 拒绝了这个问题：{reason}")
+        if usage := _dict(value.get("usageMetadata")):
+            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
+            cached = _number(usage, "cachedContentTokenCount")
+            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
+        candidate = _dict(next(iter(_list(value.get("candidates"))), None))
+        if reason := _text(candidate.get("finishReason")):
+            self.finish, self.done = _GEMINI_FINISH.get(reason, reason), True
+        pieces = []
+        for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
+            self._parts.append(part)
+            kind = "reasoning" if part.get("thought") else "text"
+            pieces += self._add(kind, _text(part.get("text")))
+        return pieces
+
+    def _calls(self) -> list[ToolCall]:
+        found = [_dict(part["functionCall"]) for part in self._parts if "functionCall" in part]
+        return [
+            ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found
+        ]
+
+    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
+        """All parts unchanged, for their signatures."""
+        plain = all(part.keys() <= {"text"} for part in self._parts)
+        return None if plain else {GEMINI_PARTS: self._parts}
+
+
+class GeminiLLM(HttpModel):
+    """Google's generateContent in its own format."""
+
+    build = staticmethod(gemini_request)
+    fold = GeminiFold
+
+    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
+        super().__init__(re.sub(r"/v1(beta)?$", "", repair_base_url(base_url)), settings, **rest)
+
+    def headers(self) -> dict:
+        return {"x-goog-api-key": self.key} if self.key else {}
+
+    def url(self) -> str:
+        method = "streamGenerateContent?alt=sse" if self.settings.stream else "generateContent"
+        return f"{self.base_url}/v1beta/models/{self.settings.model}:{method}"
+
+    def models_url(self) -> str:
+        return self.base_url + "/v1beta/models"
+
+
+# --- a local model without a server ---
+
+
+class TransformersLLM:
+    """A model directory on this machine, run by transformers with its own chat template.
+
+    Raises BackendError when the packages or the model are missing.
+    """
+
+    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None, **rest):
+        try:
+            import torch  # noqa: F401, transformers generates nothing without it
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+        except ImportError as error:
+            reason = f"少了 {error.name}" if error.name else error_text(error)
+            raise BackendError(f"{reason}：请先 pip install transformers torch") from error
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
+        self.settings, self.requests, self.base_url = settings, 0, ""
+
+    def chat(
+        self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
+    ) -> Turn:
+        offered = tools if tool_choice != "none" else []
+        question = Question(messages, offered, tool_choice)
+        inputs = self._tokenizer.apply_chat_template(
+            to_hf_messages(messages), tools=tools_in_format(offered, "openai") or None,
+            add_generation_prompt=True, return_dict=True, return_tensors="pt",
+        )
+        self.requests += 1
+        limit = self.settings.max_tokens or 1024
+        output = self._model.generate(**inputs, max_new_tokens=limit, **self.settings.options)[0]
+        read = inputs["input_ids"].shape[1]
+        written = output[read:].tolist()
+        ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
+        # markers of calls may be special tokens, so only the one that ends the answer is dropped
+        text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
+        parts = TextParse(text)
+        if offered:
+            parts = parse_text_tool_calls(text, offered, used_ids=question.used_ids)
+        answer, reasoning = (parts.text, parts.reasoning) if parts.calls else split_reasoning(text)
+        if on_delta and answer:
+            on_delta("text", answer)
+        finish = "tool_calls" if parts.calls else "stop" if ended else "length"
+        return Turn(answer, parts.calls, finish, Usage(read, len(written)), reasoning)
+
+
+# --- which model to ask ---
+
+# Keys that belong to one host go there by themselves; any other key goes only where the user says.
+_HOME_KEYS = {
+    "api.openai.com": "OPENAI_API_KEY",
+    "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "generativelanguage.googleapis.com": "GEMINI_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY",
+    "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
+    "api.moonshot.cn": "MOONSHOT_API_KEY",
+    "open.bigmodel.cn": "ZHIPUAI_API_KEY",
+    "api.siliconflow.cn": "SILICONFLOW_API_KEY",
+    "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.groq.com": "GROQ_API_KEY",
+    "openrouter.ai": "OPENROUTER_API_KEY",
+}
+
+
+class Backend(NamedTuple):
+    """A way to reach a model: its class, its usual address, the environment variables it reads."""
+
+    make: Callable
+    base_url: str = ""
+    url_variable: str = ""
+    key_variables: tuple[str, ...] = ()
+    model_variable: str = ""
+
+
+BACKENDS = {
+    "openai": Backend(
+        OpenAICompatLLM, "http://127.0.0.1:11434/v1", "OPENAI_BASE_URL", ("OPENAI_API_KEY",),
+        "OPENAI_MODEL",
+    ),
+    "anthropic": Backend(
+        AnthropicLLM, "https://api.anthropic.com", "ANTHROPIC_BASE_URL",
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), "ANTHROPIC_MODEL",
+    ),
+    "gemini": Backend(
+        GeminiLLM, "https://generativelanguage.googleapis.com", "GOOGLE_GEMINI_BASE_URL",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "GEMINI_MODEL",
+    ),
+    "transformers": Backend(TransformersLLM),
+}
+
+
+class Place(NamedTuple):
+    """Where to ask, and with which key; `key_hint` is for a server that refuses it."""
+
+    base_url: str
+    key: str = ""
+    key_hint: str = ""
+
+
+def _origin(url: str) -> str:
+    return "/".join(url.split("/")[:3])
+
+
+def find_place(backend: Backend, base_url: str, key: str, environ: Mapping) -> Place:
+    """The address and the key: what the user gave, else the environment, else the usual address.
+
+    A key from the environment goes only to the address that the environment names with it, or to
+    the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
+    """
+    named = environ.get(backend.url_variable, "").strip()
+    ollama = environ.get("OLLAMA_HOST", "").strip() if backend.make is OpenAICompatLLM else ""
+    url = repair_base_url(
+        base_url or named or (ollama_base_url(ollama) if ollama else backend.base_url),
+    )
+    if key:
+        return Place(url, key)
+    together = named and _origin(url) == _origin(repair_base_url(named))
+    home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
+    found = [name for name in backend.key_variables if environ.get(name, "").strip()]
+    usable = [name for name in (home, *found) if environ.get(name, "").strip()]
+    if usable and (together or usable[0] == home or home in backend.key_variables):
+        token = environ[usable[0]].strip()
+        return Place(url, f"Bearer {token}" if usable[0].endswith("_AUTH_TOKEN") else token)
+    if found:
+        hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
+        return Place(url, "", hint)
+    return Place(url, "", f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}")
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# § 18  stdio      uses §1, §4, §14–§16 · processes, pipes, threads
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+# This section knows pipes, not methods. Both sides speak bytes: UTF-8, one message per line, LF.
+# The serving side keeps the two pipes for itself: descriptor 1 then leads to stderr, number 0 to
+# nowhere, so no print, logger or child process of a tool can write into the stream or eat from it.
+
+LINE_LIMIT = 10 * 2**20  # bytes; the buffer of the TypeScript SDK ends there too
+PATIENCE_SECONDS = 0.01  # for one request, before another thread goes on reading
+SLICE_SECONDS = 0.2  # after end of input, how long to wait for the next answer at a time
+QUIET_SLICES = 7  # without one: 1.4 s, for clients send SIGTERM after 2 s
+WORKING_SECONDS = 0.001  # of processor time in a slice; less means that a tool only waits
+LAST_LINE_SECONDS = 0.1  # and at last for a line that is being written
+
+
+# ── Serving ──
+
+
+class Wire:
+    """The pipe to the client: whole lines only, from any thread."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor, self.lock = descriptor, threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Write one message. A client that has closed its end has no more use for this process."""
+        try:
+            line = encode(message)
+        except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
+            reason = RpcError(INTERNAL_ERROR, f"答复不能写成 JSON：{error_text(error)}")
+            line = encode(error_reply(readable_id(message), reason))
+        with self.lock:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line):]
+            except OSError:
+                os._exit(0)
+
+
+def _private_pipes() -> tuple[object, Wire]:
+    """Standard input and output for us alone: (binary file to read, Wire)."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # a host may start us with one of them closed
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.dup2(nowhere, descriptor)
+    source, wire = open(os.dup(0), "rb"), Wire(os.dup(1))  # noqa: SIM115 - open as long as we are
+    os.dup2(nowhere, 0)
+    os.dup2(2, 1)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+    sys.stdout = sys.stderr
+    return source, wire
+
+
+def read_lines(source) -> Iterator[bytes | None]:
+    """The lines of a binary file as they come; None stands for one longer than LINE_LIMIT."""
+    while line := source.readline(LINE_LIMIT + 1):
+        if len(line) <= LINE_LIMIT or line.endswith(b"\n"):
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = source.readline(LINE_LIMIT)
+        yield None
+
+
+class Relay:
+    """Reads and answers; the reading is handed on when a request keeps its thread too long.
+
+    The thread that reads a request also runs it: no queue and no switch between threads, so quick
+    calls cost nothing extra and are answered in order. If it takes longer than PATIENCE_SECONDS, a
+    new thread goes on reading: pings, cancellations and other calls do not wait for a slow tool.
+    """
+
+    def __init__(self, source, wire: Wire, server: McpServer):
+        import queue
+
+        self._lines, self._wire, self._server = read_lines(source), wire, server
+        self._lock = threading.Lock()  # around the two fields below
+        self._current: Request | Batch | None = None  # what the reading thread runs
+        self._late: set[Request | Batch] = set()  # what runs on threads that no longer read
+        self._begun = threading.Event()
+        self._ended, self._nothing = queue.SimpleQueue(), queue.Empty
+
+    def run(self) -> typing.NoReturn:
+        """Keep one thread reading. Threads are daemons: a tool may never return."""
+        while True:
+            threading.Thread(target=self._read, daemon=True).start()
+            self._watch()
+
+    def _watch(self) -> None:
+        """Return when the reading thread is stuck in a request; it will not read again."""
+        while True:
+            if self._current is None:
+                self._begun.wait()
+                self._begun.clear()
+            request = self._current
+            time.sleep(PATIENCE_SECONDS)
+            with self._lock:
+                # Stuck because the client does not read? Then nobody should read its requests.
+                if request and request is self._current and not self._wire.lock.locked():
+                    self._late.add(request)
+                    self._current = None
+                    return
+
+    def _read(self) -> None:
+        for line in self._lines:
+            if not self._answer(line):
+                return
+        self._finish()
+
+    def _answer(self, line: bytes | None) -> bool:
+        """Answer one line; False if another thread reads by now."""
+        if line is None:
+            text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
+            started = [error_reply(None, RpcError(INVALID_REQUEST, text))]
+        elif line.isspace():
+            return True
+        else:
+            started = self._begin(line)
+        if not isinstance(started, list):
+            return self._run(started)
+        for message in started:
+            self._wire.send(message)
+        return True
+
+    def _begin(self, line: bytes) -> list[dict] | Request | Batch:
+        try:
+            return self._server.begin(decode(line))
+        except RpcError as error:
+            return [error_reply(None, error)]
+        except Exception as error:  # a fault of ours, or no memory: the reading must go on
+            return [error_reply(None, RpcError(INTERNAL_ERROR, error_text(error)))]
+
+    def _run(self, request: Request | Batch) -> bool:
+        self._current = request
+        if not self._begun.is_set():
+            self._begun.set()
+        request.run(self._wire.send)
+        with self._lock:
+            if self._current is request:
+                self._current = None
+                return True
+            self._late.discard(request)
+        self._ended.put(request)
+        return False
+
+    def _finish(self) -> typing.NoReturn:
+        """End of input: wait for late calls as long as they get on, then end the process.
+
+        A tool that only waits is given up after one slice, one that computes after a few. The end
+        is hard, for such tools are still running.
+        """
+        quiet = 0
+        while any(not request.cancelled for request in self._late.copy()) and quiet < QUIET_SLICES:
+            used = time.process_time()
+            try:
+                self._ended.get(timeout=SLICE_SECONDS)
+                quiet = 0
+            except self._nothing:
+                quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
+        self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _end_at_once_on_ctrl_c() -> None:
+    """Let SIGINT end the process as SIGTERM does, without Python's help.
+
+    A handler in Python runs only when the main thread gets to it. A signal that comes just before
+    `read` blocks would wait for the next line: seen in 1 of 100 ends by SDK 1.13.3, which sends
+    SIGTERM and leaves our input open.
+    """
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def mcp_serve(make_server: Callable[[], McpServer]) -> typing.NoReturn:
+    """Serve on standard input and output until the client closes its end; never returns.
+
+    The pipes are taken first and the server is made after that, so that user tools which print
+    while they are loaded do no harm.
+    """
+    source, wire = _private_pipes()
+    _end_at_once_on_ctrl_c()
+    Relay(source, wire, make_server()).run()
+
+
+# ── Starting somebody else's server ──
+
+# What a server may see of our environment; keys and tokens in it are none of its business.
+PASSED_VARIABLES = (
+    "PATH HOME USER LOGNAME SHELL TERM LANG LC_ALL LC_CTYPE TMPDIR TMP TEMP SYSTEMROOT SYSTEMDRIVE"
+    " WINDIR COMSPEC PATHEXT APPDATA LOCALAPPDATA PROGRAMFILES USERPROFILE HOMEDRIVE HOMEPATH"
+).split()
+CLOSE_SECONDS = 2.0  # after closing its input, and again after SIGTERM; both SDKs wait as long
+LOG_LINES = 20  # of its stderr, kept for error messages
+
+
+class StdioServer:
+    """A server as a child process; `send` is what McpClient needs.
+
+    `trace(direction, item)` sees every message: "→" sent, "←" received, "!" a line that is none.
+    It survives banners on standard output, floods on stderr, silence and sudden death.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None,
+        trace: Callable[[str, object], None] = lambda direction, item: None,
+    ):
+        self.command, self.trace = list(command), trace
+        self._env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
+        self._env.update(env or {})
+        self._lock = threading.Lock()  # around the table of waiting requests, and around writing
+        self.start()
+
+    def start(self) -> None:
+        """Start the child. Raises McpError if there is no such program."""
+        import collections
+        import shutil
+        import subprocess
+
+        program = shutil.which(self.command[0]) or self.command[0]  # finds npx.cmd on Windows
+        try:
+            self.process = subprocess.Popen(
+                [program, *self.command[1:]], env=self._env, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                start_new_session=os.name == "posix",  # so that its children can be ended with it
+            )
+        except FileNotFoundError:
+            raise McpError(f"没有找到程序 {self.command[0]}，请检查命令和 PATH") from None
+        except OSError as error:
+            raise McpError(f"无法启动 {self.command[0]}：{error.strerror or error}") from error
+        self._waiting: dict[str, Any] = {}  # id → queue for its reply; None: child gone
+        self.log = collections.deque(maxlen=LOG_LINES)
+        arguments = (self.process, self._waiting, self.log)
+        threading.Thread(target=self._read, args=arguments[:2], daemon=True).start()
+        threading.Thread(target=self._read_log, args=arguments[::2], daemon=True).start()
+
+    def restart(self) -> None:
+        """End the child, however it is, and start a new one."""
+        self.close()
+        self.start()
+
+    def __enter__(self) -> StdioServer:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def send(self, message: dict, seconds: float) -> dict | None:
+        """The reply to a request; None at once for a notification.
+
+        Raises ServerSilentError after so many seconds, ServerGoneError when the child has ended.
+        """
+        import queue
+
+        if "id" not in message:
+            self._write(message)
+            return None
+        key, box = str(message["id"]), queue.SimpleQueue()  # str: some servers answer "1" for 1
+        with self._lock:
+            self._waiting[key] = box
+        try:
+            self._write(message)
+            reply = box.get(timeout=seconds)
+        except queue.Empty:
+            raise ServerSilentError(f"服务器 {seconds:g} 秒没有回答 {message['method']}") from None
+        finally:
+            with self._lock:
+                self._waiting.pop(key, None)
+        if reply is None:
+            raise self._gone()
+        return reply
+
+    def _gone(self) -> ServerGoneError:
+        last = "".join(f"\n  {line}" for line in list(self.log)[-3:])
+        return ServerGoneError("服务器已经退出" + (f"，它最后的日志：{last}" if last else ""))
+
+    def _write(self, message: dict) -> None:
+        self.trace("→", message)
+        line = encode(message)
+        try:
+            with self._lock:
+                while line:
+                    line = line[self.process.stdin.write(line):]
+        except (OSError, ValueError):  # ValueError: closed by us
+            raise self._gone() from None
+
+    def _read(self, process, waiting: dict) -> None:
+        lines = io.BufferedReader(process.stdout)
+        with lines, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(lines):
+                if line is None or not line.isspace():
+                    self._receive(line, waiting)
+        with self._lock:
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # whoever writes from now on learns at once
+            for box in waiting.values():
+                box.put(None)
+
+    def _receive(self, line: bytes | None, waiting: dict) -> None:
+        try:
+            message = decode(line or b"")
+            kind = kind_of(message)
+        except RpcError:
+            text = "（超长的一行）" if line is None else line.decode("utf-8", "replace").rstrip()
+            self.trace("!", text)
+            return
+        self.trace("←", message)
+        if kind == "request":
+            with contextlib.suppress(McpError):
+                self._write(answer_server(message))
+        elif kind == "response" and (box := waiting.get(str(message.get("id")))):
+            box.put(message)
+
+    def _read_log(self, process, log) -> None:
+        lines = io.BufferedReader(process.stderr)
+        with lines, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(lines):
+                log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
+
+    def close(self) -> None:
+        """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
+        import subprocess
+
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        for end in (self._terminate, self._kill):
+            try:
+                self.process.wait(CLOSE_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                end()
+        self.process.wait()
+
+    def _terminate(self) -> None:
+        import signal
+
+        if os.name == "posix":
+            os.killpg(self.process.pid, signal.SIGTERM)
+        else:
+            self.process.terminate()
+
+    def _kill(self) -> None:
+        import signal
+
+        if os.name == "posix":
+            os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            self.process.kill()
+
+
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
 # § 19  呈现 Rendering      uses §1, §12 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # Values → text for a terminal. Columns are counted, not characters: 一个汉字占两列.
@@ -4370,7 +8733,7 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 20  演示 Demos      uses §1, §4, §7, §12, §13, §19
+# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12, §13, §15–§19
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
@@ -4418,6 +8781,19 @@ def _sections_answer(messages: list[dict]) -> Turn:
 def _failed_answer(messages: list[dict]) -> Turn:
     reason = last_result(messages)
     return Turn(f"GPU 监控没有查到，工具报错：{reason}。我不会编一个数字；请稍后再试。")
+
+
+WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**10"}}</tool_call>'
+
+
+def _written_call(messages: list[dict]) -> Turn:
+    """What a client makes of a model that knows no tool calls but was told how to write them."""
+    parts = parse_text_tool_calls(WRITTEN_CALL)
+    return Turn(parts.text, parts.calls, finish="stop")
+
+
+def _number_answer(messages: list[dict]) -> Turn:
+    return Turn(f"2 的 10 次方是 {last_result(messages)}。")
 
 
 def gpu_memory(host: str) -> dict:
@@ -4500,6 +8876,16 @@ SCENARIOS = (
         ("模型调用监控工具", "工具抛出异常，程序把它变成一条结果", "模型承认没有查到"),
         tools=(gpu_memory,),
     ),
+    Scenario(
+        "调用写在文字里：没有原生调用的模型",
+        "有的模型或服务把调用当普通文字写出来。客户端按格式认出它，后面的过程一模一样。",
+        "2 的 10 次方是多少？",
+        (_written_call, _number_answer),
+        (
+            f"模型写的文字是 {WRITTEN_CALL}；客户端认出调用，补上 id", "程序照常检查、执行",
+            "模型根据结果回答",
+        ),
+    ),
 )
 
 STEP_MARKS = "①②③④⑤⑥⑦⑧⑨⑩"
@@ -4561,6 +8947,754 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
             mark = remark = ""
     yield ""
     yield from wrap(_summary(events[-1], model), style.width)
+
+
+# --- routing: forty tools, five shown ---
+
+ROUTED_REQUEST = "计算 KV Cache 占多少显存"
+ROUTED_TO = 5
+
+# request → the tool that should be found; the last two share no word with its description
+REQUESTS = (
+    ("GRPO 在讲义的哪一节？", "search_notes"),
+    ("读一下第 1 周第 4 天的讲义", "read_note"),
+    ("17*23+4 等于多少，帮我算一下", "calculator"),
+    ("加载 13B 的参数要多大显存", "weights_gib"),
+    ("明天上海会下雨吗", "get_forecast"),
+    ("给导师发一封邮件，说作业交了", "send_email"),
+    ("草拟一个回复，先别发", "draft_reply"),
+    ("100 美元能换多少人民币", "convert_currency"),
+    ("下周二下午大家都有空的时间", "find_free_time"),
+    ("哪个文件里写了 API key", "search_files"),
+    ("出门要不要带伞", "get_forecast"),
+    ("How much is 200 dollars in euros?", "convert_currency"),
+)
+# what a model would write when it looks for a tool itself: synonyms, both languages
+SECOND_TRIES = {
+    "出门要不要带伞": "天气 下雨 weather forecast",
+    "How much is 200 dollars in euros?": "货币 汇率 currency",
+}
+
+
+def schema_characters(tools: Iterable[Tool]) -> int:
+    """The length of the tool definitions as they are sent in every request."""
+    return len(json.dumps([tool.schema() for tool in tools], ensure_ascii=False))
+
+
+def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
+    """One request: the tools found with scores and matched words, and what leaving out saves."""
+    yield heading(f"路由  {query}", style)
+    picked = router.pick(query, ROUTED_TO)
+    everything = schema_characters(router.tools)
+    if not picked:
+        yield from wrap(
+            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜，全部提供"
+            f"（模式文本 {everything:,} 个字符）。", style.width,
+        )
+        return
+    rows = [
+        (rank, routed.name, f"{routed.score:.2f}", "、".join(routed.words))
+        for rank, routed in enumerate(picked, 1)
+    ]
+    yield from table([("名次", "工具", "得分", "对上的词"), *rows], right=(0, 2))
+    few = schema_characters(routed.tool for routed in picked)
+    yield ""
+    yield from wrap(
+        f"提供 {len(picked)} 个而不是 {len(router.tools)} 个：模式文本从 {everything:,} 个字符"
+        f"降到 {few:,} 个，每次请求省 {1 - few / everything:.0%}。", style.width,
+    )
+
+
+def _rank(router: ToolRouter, query: str, name: str) -> int | None:
+    names = [routed.name for routed in router.pick(query, ROUTED_TO)]
+    return names.index(name) + 1 if name in names else None
+
+
+def requests_text(router: ToolRouter, style: Style) -> Iterator[str]:
+    """The dozen REQUESTS: at which rank the right tool came, and how many were found."""
+    ranks = [_rank(router, query, name) for query, name in REQUESTS]
+    rows = [
+        (query, name, f"第 {rank}" if rank else "没找到")
+        for (query, name), rank in zip(REQUESTS, ranks)
+    ]
+    yield heading(f"{len(rows)} 个请求，排得准不准", style)
+    yield from table([("请求", "该用的工具", "名次"), *rows])
+    yield ""
+    found = sum(rank is not None for rank in ranks)
+    yield f"排第 1：{ranks.count(1)}/{len(rows)}    前 {ROUTED_TO}：{found}/{len(rows)}"
+
+
+def misses_text(router: ToolRouter, style: Style) -> Iterator[str]:
+    """The requests that miss, why, and how a model finds the tool by itself with search_tools."""
+    yield heading("没找到的，为什么", style)
+    tools = {tool.name: tool for tool in router.tools}
+    for query, words in SECOND_TRIES.items():
+        name = dict(REQUESTS)[query]
+        search = ToolCall("call_0", "search_tools", {"words": words})
+        found = with_tool_search(router, query, k=ROUTED_TO).call(search)
+        yield from wrap(f"“{query}”该用 {name}，它的说明是：{tools[name].description}", style.width)
+        yield from wrap("两边没有一个词相同。让模型自己换个说法查：", style.width)
+        yield from wrap(f"  search_tools({search.arguments['words']}) → {found.text}", style.width)
+        yield ""
+    yield from wrap(
+        "按词路由不懂同义词，也不会翻译。"
+        "办法：说明里写上用户会用的词（中英都写）；让模型用 search_tools "
+        "换个说法再查；或者改用向量检索、混合检索（Week 4 Day 2 §2）。", style.width,
+    )
+
+
+def few_or_all_text(router: ToolRouter, style: Style) -> Iterator[str]:
+    """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
+    yield heading("同一个循环，全部工具和路由后的工具", style)
+    yield from wrap(f"问：{KV_QUESTION}", style.width)
+    for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
+        model = MockLLM((calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer))
+        *_, end = run_tool_loop(model, tools, opening(KV_QUESTION))
+        sent = len(model.asked) * schema_characters(tools)
+        yield ""
+        yield from wrap(
+            f"带 {len(tools)} 个工具：请求模型 {len(model.asked)} 次，"
+            f"共发送模式文本 {sent:,} 个字符。",
+            style.width,
+        )
+        yield from wrap(f"答：{end.text}", style.width)
+
+
+def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[str]:
+    """The whole demo, or with a query only how that one is routed."""
+    router = ToolRouter(tools)
+    yield from routing_text(query or ROUTED_REQUEST, router, style)
+    if query:
+        return
+    for part in (requests_text, misses_text, few_or_all_text):
+        yield ""
+        yield from part(router, style)
+
+
+# --- a run with a real model, as it happens ---
+
+QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
+_STATUS_WORDS = {word: f"{text}：" for word, text in RESULT_STATUS.items()} | {"ok": ""}
+
+
+def call_text(call: ToolCall) -> str:
+    """The call as one would write it in Python: name(key=value, …)."""
+    arguments = arguments_object(call.arguments)
+    return f"{call.name}({', '.join(f'{key}={show(value)}' for key, value in arguments.items())})"
+
+
+def usage_text(end: Finished, seconds: float) -> str:
+    """One line on what a run cost."""
+    tokens = f"，输入 {end.usage.input}、输出 {end.usage.output} 个 token" if any(end.usage) else ""
+    return f"请求模型 {end.turns} 次{tokens}，共 {seconds:.1f} 秒。"
+
+
+class LiveScreen:
+    """Shows a run while it happens. Only the answer may go to `answer`; all else goes to `write`.
+
+    On a terminal a line counts the seconds of waiting, and, when `answer` is given, the text of the
+    model appears as it is written. `shown` is then what of the last turn has been shown already.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None], style: Style, *,
+        level: int = NORMAL, terminal: bool = False, answer: Callable[[str], None] | None = None,
+    ):
+        self._write, self._style, self._level = write, style, level
+        self._ticking = terminal and level > QUIET
+        self._answer, self.shown = answer, ""
+        self._kind = ""  # of the text on the unfinished line: "text", "reasoning" or none
+        self._stop: threading.Event | None = None
+
+    def line(self, text: str, name: str = "dim") -> None:
+        """One finished line for the user."""
+        self._pause()
+        for row in text.split("\n"):
+            self._write(self._style.paint(row, name) + "\n")
+
+    def notice(self, sentence: str) -> None:
+        """Something the program had to work around."""
+        if self._level > QUIET:
+            self.line(f"注意：{sentence}", "assistant")
+
+    def event(self, event: Event) -> None:
+        """Show one event of the loop."""
+        if self._level > QUIET:
+            match event:
+                case ModelAsked(number):
+                    self._wait("等模型回答" if number == 1 else "等模型读结果")
+                case ModelAnswered(turn=turn):
+                    self._show_turn(turn)
+                case CallStarted(call):
+                    self.line(f"→ {self._fitted(call_text(call))}", "assistant")
+                    self._wait(f"{call.name} 运行中")
+                case CallFinished(call, result, seconds):
+                    took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
+                    text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
+                    self.line(self._fitted(text), "bad" if result.is_error else "tool")
+        if isinstance(event, ModelAsked):
+            self.shown = ""
+
+    def _show_turn(self, turn: Turn) -> None:
+        self._pause()
+        if self._level == FULL and turn.reasoning and not self._ticking:
+            self.line(f"思考：{turn.reasoning}")
+        if turn.calls and turn.text and not self.shown:
+            self.line(self._fitted(turn.text))
+        if self._level == FULL and turn.usage:
+            used = f"本轮输入 {turn.usage.input}、输出 {turn.usage.output} 个 token"
+            self.line(f"{used}，结束原因 {turn.finish}")
+
+    def _fitted(self, text: str) -> str:
+        """The text in one line of the screen, whole when the user wants all."""
+        if self._level == FULL:
+            return text
+        text = " ".join(text.split())
+        room = 2 * self._style.width
+        return text if columns(text) <= room else next(iter(_chopped(text, room))) + " ……"
+
+    def delta(self, kind: str, piece: str) -> None:
+        """Show a piece of the answer, or of the reasoning, as it arrives."""
+        if kind == "again":  # the stream broke; the answer begins anew
+            self.shown = ""
+        elif kind == "text" and self._answer:
+            self._change_to("text")
+            self._answer(piece)
+            self.shown += piece
+        elif kind == "reasoning" and self._ticking and self._level == FULL:
+            self._change_to("reasoning")
+            self._write(self._style.paint(piece, "dim"))
+
+    def _change_to(self, kind: str) -> None:
+        if self._kind != kind:
+            self._pause()
+            self._kind = kind
+
+    def _wait(self, what: str) -> None:
+        """Count the seconds in one line of the terminal until something else is shown."""
+        self._pause()
+        if not self._ticking:
+            return
+        stop = self._stop = threading.Event()
+
+        def tick() -> None:
+            for second in itertools.count():
+                if stop.wait(1.0):
+                    return
+                self._write(f"\r{what} {second + 1} 秒 ")
+
+        self._clock = threading.Thread(target=tick, daemon=True)
+        self._clock.start()
+        self._waiting = what
+
+    def _pause(self) -> None:
+        """End the unfinished line, be it the clock's or the model's."""
+        if self._stop:
+            self._stop.set()
+            self._clock.join()
+            self._write("\r" + " " * (columns(self._waiting) + 10) + "\r")
+            self._stop = None
+        if self._kind:
+            (self._answer if self._kind == "text" else self._write)("\n")
+            self._kind = ""
+
+    def close(self) -> None:
+        """Leave the screen tidy, whatever happened."""
+        self._pause()
+
+
+# --- the trace of a run: OpenTelemetry's GenAI attribute names, one JSON object a line ---
+
+
+def _without_secrets(value: object, name: str = "") -> object:
+    """A JSON value with what looks like a key or password left out of its texts."""
+    match value:
+        case str():
+            text = f"{name}: {value}"
+            for pattern, replacement in _PRIVATE:
+                text = pattern.sub(replacement, text)
+            return text.removeprefix(f"{name}: ")
+        case dict():
+            return {key: _without_secrets(inner, key) for key, inner in value.items()}
+        case list():
+            return [_without_secrets(inner, name) for inner in value]
+        case _:
+            return value
+
+
+class Trace:
+    """Turns the events of a run into lines of JSON; `write` takes one line. Never holds a key.
+
+    Attributes: opentelemetry.io/docs/specs/semconv/gen-ai. Ours have no prefix: time, duration_s,
+    status, attempts, tool_result_tokens (an estimate: servers do not tell them apart).
+    """
+
+    def __init__(
+        self, write: Callable[[str], None], model, *,
+        provider: str, address: str, arguments: bool = False, now: Callable[[], str],
+    ):
+        self._write, self._model, self._now, self._arguments = write, model, now, arguments
+        self._common = {"gen_ai.provider.name": provider, "server.address": address}
+        self._requests = self._result_tokens = 0
+        self._failures: dict[str, int] = {}  # tool → failed calls in a row
+
+    def _record(self, operation: str, attributes: dict, **ours) -> None:
+        record = {"time": self._now(), "gen_ai.operation.name": operation, **self._common, **ours}
+        known = {key: value for key, value in attributes.items() if value is not None}
+        self._write(json_text(json_value({**record, **known})) + "\n")
+
+    def event(self, event: Event) -> None:
+        """Write what is worth a line: model turns, tool calls, the end."""
+        match event:
+            case ModelAnswered(turn=turn, seconds=seconds):
+                self._turn(turn, seconds)
+            case CallFinished(call, result, seconds):
+                self._call(call, result, seconds)
+            case Finished(_, reason, usage, turns):
+                tokens = {
+                    "gen_ai.usage.input_tokens": usage.input,
+                    "gen_ai.usage.output_tokens": usage.output,
+                }
+                self._record("invoke_agent", tokens, status=reason, turns=turns)
+
+    def _turn(self, turn: Turn, seconds: float | None) -> None:
+        sent = getattr(self._model, "requests", self._requests + 1)
+        usage = turn.usage or Usage()
+        attributes = {
+            "gen_ai.request.model": self._model_name(),
+            "gen_ai.response.finish_reasons": [turn.finish],
+            "gen_ai.usage.input_tokens": usage.input,
+            "gen_ai.usage.output_tokens": usage.output,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached,
+            "tool_result_tokens": self._result_tokens,
+        }
+        attempts = sent - self._requests
+        self._record("chat", attributes, duration_s=seconds, status="ok", attempts=attempts)
+        self._requests, self._result_tokens = sent, 0
+
+    def _call(self, call: ToolCall, result: ToolResult, seconds: float | None) -> None:
+        attempts = self._failures.get(call.name, 0) + 1
+        self._failures[call.name] = attempts if result.is_error else 0
+        wide = sum(char >= "\u2e80" for char in result.text)
+        self._result_tokens += round(0.6 * wide + (len(result.text) - wide) / 4)
+        shown = {
+            "gen_ai.tool.call.arguments": arguments_object(call.arguments),
+            "gen_ai.tool.call.result": result.text,
+        }
+        attributes = {
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.type": "function",
+            "error.type": result.status if result.is_error else None,
+            **(_without_secrets(shown) if self._arguments else {}),
+        }
+        ours = {"duration_s": seconds, "status": result.status, "attempts": attempts}
+        self._record("execute_tool", attributes, **ours)
+
+    def failed(self, error: BaseException) -> None:
+        """Write that the run ended without an answer."""
+        attributes = {
+            "gen_ai.request.model": self._model_name(), "error.type": type(error).__name__,
+        }
+        self._record("chat", attributes, status="failed")
+
+    def _model_name(self) -> str | None:
+        settings = getattr(self._model, "settings", None)
+        return settings.model if settings else None
+
+
+# --- a model for trying the command offline ---
+
+
+def _mock_sum(messages: list[dict]) -> Turn:
+    return Turn(f"（模拟模型）计算器给出：{last_result(messages)}")
+
+
+def _mock_hits(messages: list[dict]) -> Turn:
+    match last_result(messages):
+        case {"hits": [_, *_] as hits}:
+            found = "；".join(f"{hit['section']} {hit['title']}" for hit in hits)
+            return Turn(f"（模拟模型）讲义里相关的有：{found}")
+        case other:
+            return Turn(f"（模拟模型）没有查到。工具说：{show(other)}")
+
+
+def mock_model(question: str) -> MockLLM:
+    """A scripted model for any question: it calculates what looks like a sum, else searches."""
+    sums = re.findall(r"[\d(][\d.()\s+*/%-]*[\d)]", question.replace("×", "*").replace("÷", "/"))
+    expression = next((text for text in sums if re.search(r"[+*/%-]", text)), "")
+    if expression:
+        return MockLLM([calling(("calculator", {"expression": expression})), _mock_sum])
+    return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])
+
+
+# What a learner sees of MCP: the lecture's session, message by message, then the same work without
+# a handshake. Client, server, pipe and messages are real; only the remarks are written here.
+
+MCP_SHOWN = 600  # characters of one message on screen; --json has everything
+
+
+class McpStep(NamedTuple):
+    """Something the client does, and a remark for each message that this puts on the wire."""
+
+    act: Callable[[McpClient], object]
+    remarks: tuple[str, ...]
+
+
+class McpSession(NamedTuple):
+    """A walk through one revision of the protocol."""
+
+    revision: str
+    title: str
+    lesson: str
+    steps: tuple[McpStep, ...]
+
+
+class McpMessage(NamedTuple):
+    """A message that went over the wire: "→" sent, "←" received, "!" a line that is no message."""
+
+    direction: str
+    item: object
+    remark: str = ""
+
+
+def _calling_tool(name: str, arguments: dict) -> Callable[[McpClient], object]:
+    return lambda client: client.call_tool(name, arguments)
+
+
+_KV_STEP = McpStep(
+    _calling_tool("kv_cache_gib", KV_ARGUMENTS),
+    (
+        "模型说要调用工具，主机替它发出 tools/call",
+        "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
+    ),
+)
+_REFUSED_STEP = McpStep(
+    _calling_tool("calculator", {"expression": "__import__('os').system('ls')"}),
+    (
+        "有人想借计算器执行命令",
+        "第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，"
+        "模型可以改了再来",
+    ),
+)
+_UNKNOWN_STEP = McpStep(
+    _calling_tool("format_disk", {}),
+    (
+        "调用一个不存在的工具",
+        "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
+    ),
+)
+
+MCP_SESSIONS = (
+    McpSession(
+        "2025-06-18", "第一段  2025-06-18：先握手，再干活",
+        "课上讲的会话。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
+        (
+            McpStep(McpClient.connect, (
+                "打招呼：报上协议版本、自己的能力和名字",
+                "服务器同意这个版本，报上能力、名字和使用说明",
+                "握手完成。这是通知：没有 id，没有答复",
+            )),
+            McpStep(McpClient.tools, (
+                "有哪些工具？",
+                "每个工具的 inputSchema 由主机转给模型："
+                "OpenAI 叫 parameters，Anthropic 叫 input_schema",
+            )),
+            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
+            McpStep(lambda client: client.request("tools/destroy"), (
+                "调用一个不存在的方法", "没有这个方法：error，-32601",
+            )),
+        ),
+    ),
+    McpSession(
+        "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
+        "同一个进程，同一根管道。版本和能力写在每个请求的 params._meta 里，服务器不用记住任何事；"
+        "结果多了 resultType，可缓存的结果还有 ttlMs 和 cacheScope。",
+        (
+            McpStep(McpClient.connect, (
+                "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
+                "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
+            )),
+            McpStep(
+                McpClient.tools, ("有哪些工具？", "多了 resultType、ttlMs、cacheScope 和 _meta"),
+            ),
+            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
+            McpStep(lambda client: client.request("ping"), (
+                "ping 在这一版里取消了", "所以它和别的不认识的方法一样：error，-32601",
+            )),
+        ),
+    ),
+)
+
+
+def our_server(args) -> list[str]:
+    """The command that starts this file as a server, with the tools and notes of these flags."""
+    command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
+    for path in getattr(args, "tools", None) or ():
+        command += ["--tools", os.path.abspath(path)]
+    if getattr(args, "notes", None):
+        command += ["--notes", os.path.abspath(args.notes)]
+    return command
+
+
+def _traced(
+    steps: Iterable[McpStep], client: McpClient, trace: list[tuple[str, object]],
+) -> Iterator[McpMessage]:
+    """The messages of each step; an error reply is one of them and no reason to stop."""
+    for step in steps:
+        with contextlib.suppress(RpcError):
+            step.act(client)
+        remarks = itertools.chain(step.remarks, itertools.repeat(""))
+        while trace:
+            direction, item = trace.pop(0)
+            yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
+
+
+def mcp_sessions(command: Sequence[str]) -> Iterator[McpSession | McpMessage | ToolRegistry]:
+    """Both sessions with one server process, each headed by its McpSession; last its tools.
+
+    While the caller uses those tools the messages go on: they come after the registry.
+    """
+    trace: list[tuple[str, object]] = []
+    with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
+        for session in MCP_SESSIONS:
+            yield session
+            client = McpClient(server.send, revision=session.revision)
+            yield from _traced(session.steps, client, trace)
+        tools = client.tools()
+        trace.clear()
+        yield tools
+        yield from (McpMessage(*message) for message in trace)
+
+
+def _mcp_kind(item: object) -> str:
+    match item:
+        case {"method": method, "id": id}:
+            return f"请求 {method}  id={show(id)}"
+        case {"method": method}:
+            return f"通知 {method}"
+        case {"error": {"code": code}, **rest}:
+            return f"error {code}  id={show(rest.get('id'))}"
+        case {"result": {"isError": True}, "id": id}:
+            return f"result（isError）  id={show(id)}"
+        case {"result": _, "id": id}:
+            return f"result  id={show(id)}"
+    return "不是消息的一行"
+
+
+def mcp_message_lines(message: McpMessage, style: Style) -> list[str]:
+    """One message: direction, what kind it is, the remark, and the JSON itself."""
+    lines = [f"{message.direction} {style.paint(_mcp_kind(message.item), 'title')}"]
+    if message.remark:
+        lines += [style.paint("  " + line, "dim") for line in wrap(message.remark, style.width - 2)]
+    text = message.item if isinstance(message.item, str) else json_text(json_value(message.item))
+    if len(text) > MCP_SHOWN:
+        text = f"{text[:MCP_SHOWN]} …… 共 {len(text)} 个字符"
+    return lines + ["  " + line for line in wrap(text, style.width - 2)] + [""]
+
+
+def mcp_message_json(message: McpMessage) -> str:
+    """One line of a trace."""
+    return json_text({"direction": message.direction, "message": json_value(message.item)})
+
+
+def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
+    """The lines of the demo: two sessions, then the loop of scenario 1 with the server's tools."""
+    last = False
+    for item in mcp_sessions(command):
+        if isinstance(item, McpSession):
+            yield heading(item.title, style)
+            yield from wrap(item.lesson, style.width)
+            yield ""
+        elif isinstance(item, ToolRegistry):
+            yield heading("第三段  模型通过 MCP 用工具", style)
+            remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
+            yield from wrap(remark, style.width)
+            yield ""
+            yield from demo_text(1, item, style)
+            yield ""
+            yield from wrap("这一次调用在管道上是这两条消息：", style.width)
+            yield ""
+            last = True
+        else:
+            yield from mcp_message_lines(item, style)
+    if last:
+        yield from wrap(
+            "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
+            style.width,
+        )
+
+
+def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
+    """The same as a trace: one JSON object per line, {"direction", "message"}."""
+    for item in mcp_sessions(command):
+        if isinstance(item, McpMessage):
+            yield mcp_message_json(item)
+        elif isinstance(item, ToolRegistry):
+            play(SCENARIOS[0], item)
+
+
+# ── Somebody else's server ──
+
+_OFFERS = (  # capability, method, key of its result, what to call it
+    ("tools", "tools/list", "tools", "工具"),
+    ("resources", "resources/list", "resources", "资源"),
+    ("resources", "resources/templates/list", "resourceTemplates", "资源模板"),
+    ("prompts", "prompts/list", "prompts", "提示词"),
+)
+
+
+def _offered(client: McpClient, *, method: str, key: str, label: str) -> Iterator[str]:
+    entries = client.pages(method, key)
+    yield f"{label} {len(entries)} 个"
+    for entry in entries:
+        name = entry.get("name") or entry.get("uri") or entry.get("uriTemplate")
+        about = str(entry.get("description") or entry.get("title") or "").strip().split("\n")[0]
+        yield f"  {name}  {about}".rstrip()
+
+
+def mcp_visit(command: Sequence[str]) -> Iterator[McpMessage | str]:
+    """Connect to any server and ask what it offers: the messages, then a summary in lines."""
+    trace: list[tuple[str, object]] = []
+    offers: list[str] = []
+    with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
+        client = McpClient(server.send, restart=server.restart)
+        yield from _traced([McpStep(McpClient.connect, ())], client, trace)
+        for capability, method, key, label in _OFFERS:
+            if capability in client.capabilities:
+                ask = functools.partial(_offered, method=method, key=key, label=label)
+                step = McpStep(lambda client, ask=ask: offers.extend(ask(client)), ())
+                yield from _traced([step], client, trace)
+        name, version = client.server.get("name", "没有报名字"), client.server.get("version", "")
+        yield f"服务器：{name} {version}".rstrip()
+        yield f"协议版本：{client.revision}"
+        yield from offers
+
+
+def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
+    """The lines of `--mcp-demo -- COMMAND …`."""
+    yield heading(" ".join(command), style)
+    for item in mcp_visit(command):
+        if isinstance(item, McpMessage):
+            yield from mcp_message_lines(item, style)
+        else:
+            yield from wrap(item, style.width)
+
+
+# ── Registering with a host ──
+
+
+class Host(NamedTuple):
+    """A program that starts MCP servers: the shape of its configuration, and where the file is."""
+
+    title: str
+    block: Callable[[str, list[str]], str]
+    places: tuple[tuple[str, str], ...]  # (system or scope, path)
+    hint: str
+
+
+def _json_block(key: str, **extra: str) -> Callable[[str, list[str]], str]:
+    def block(command: str, arguments: list[str]) -> str:
+        entry = {**extra, "command": command, "args": arguments}
+        return json.dumps({key: {SERVER_NAME: entry}}, ensure_ascii=False, indent=2)
+
+    return block
+
+
+def _toml_block(command: str, arguments: list[str]) -> str:
+    """A JSON string is also a TOML basic string: the escapes are the same."""
+    listed = ", ".join(json_text(argument) for argument in arguments)
+    return f"[mcp_servers.{SERVER_NAME}]\ncommand = {json_text(command)}\nargs = [{listed}]"
+
+
+HOSTS = {
+    "claude": Host(
+        "Claude Desktop", _json_block("mcpServers"),
+        (
+            ("macOS", "~/Library/Application Support/Claude/claude_desktop_config.json"),
+            ("Windows", r"%APPDATA%\Claude\claude_desktop_config.json"),
+            ("Linux", "~/.config/Claude/claude_desktop_config.json"),
+        ),
+        "改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
+    ),
+    "cursor": Host(
+        "Cursor", _json_block("mcpServers"),
+        (("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
+        "Windows 上 ~ 是 %USERPROFILE%。",
+    ),
+    "vscode": Host(
+        "VS Code", _json_block("servers", type="stdio"),
+        (
+            ("一个工作区", ".vscode/mcp.json"),
+            ("macOS", "~/Library/Application Support/Code/User/mcp.json"),
+            ("Windows", r"%APPDATA%\Code\User\mcp.json"),
+            ("Linux", "~/.config/Code/User/mcp.json"),
+        ),
+        "也可以用命令 MCP: Open User Configuration 打开。",
+    ),
+    "codex": Host(
+        "Codex", _toml_block,
+        (("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
+        "Windows 上 ~ 是 %USERPROFILE%。",
+    ),
+}
+
+
+def mcp_config_text(name: str, command: Sequence[str], style: Style) -> Iterator[str]:
+    """The block for one host, ready to paste, and where it goes."""
+    host = HOSTS[name]
+    yield heading(host.title, style)
+    yield host.block(command[0], list(command[1:]))
+    yield ""
+    yield "写进这个文件："
+    yield from ("  " + line for line in table(host.places))
+    yield host.hint
+
+
+def claude_config_path() -> str:
+    """Where Claude Desktop keeps its configuration on this system."""
+    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, "Linux")
+    return os.path.expanduser(os.path.expandvars(dict(HOSTS["claude"].places)[system]))
+
+
+def _merged(text: str, block: dict, path: str) -> dict:
+    try:
+        config = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
+    servers = config.get("mcpServers", {}) if isinstance(config, dict) else None
+    if not isinstance(servers, dict):
+        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它")
+    return config | {"mcpServers": servers | block["mcpServers"]}
+
+
+def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
+    """Merge our block into the file, keeping everything else; a copy of the old file stays.
+
+    Raises McpError, with nothing changed, when the file is no JSON.
+    """
+    import shutil
+
+    old = ""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8-sig") as file:
+            old = file.read()
+    block = json.loads(HOSTS["claude"].block(command[0], list(command[1:])))
+    new = json.dumps(_merged(old, block, path), ensure_ascii=False, indent=2) + "\n"
+    if old == new:
+        yield f"已经登记过了，没有改动：{path}"
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if old:
+        names = (f"{path}.bak{number or ''}" for number in itertools.count())
+        backup = next(name for name in names if not os.path.exists(name))
+        shutil.copy2(path, backup)
+        yield f"原来的文件备份在 {backup}"
+    draft = f"{path}.new"
+    with open(draft, "w", encoding="utf-8", newline="\n") as file:
+        file.write(new)
+    os.replace(draft, path)  # at once: a crash leaves the old file or the new one
+    yield f"已写入 {path}，请完全退出再打开 Claude Desktop。"
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4639,9 +9773,26 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
             raise UsageError(f"--tools：{place}：{error}") from error
 
 
-def chosen_tools(args) -> ToolRegistry:
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _show_progress(done: int, total: int) -> None:
+    if total > PROGRESS_STEP:  # fewer files take no time
+        _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+
+
+def chosen_notes(args) -> NotesIndex:
+    """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
+    if not args.notes:
+        return NotesIndex(NOTES_FOLDER)
+    cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
+    return LargeNotesIndex(args.notes, cache, progress=_show_progress)
+
+
+def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
     """The built-in tools and those of --tools, reading the notes of --notes."""
-    registry = built_in_tools(NotesIndex(args.notes) if args.notes else None)
+    registry = built_in_tools(notes or chosen_notes(args))
     for path in args.tools or ():
         add_user_tools(registry, path)
     return registry
@@ -4689,6 +9840,26 @@ def run_call(args, style: Style) -> Iterator[str]:
     yield result.text
 
 
+def run_router_demo(args, style: Style) -> Iterator[str]:
+    """--router-demo: how a request is routed among the 40 tools of the catalogue."""
+    yield from router_demo_text(args.router_demo, catalogue_tools(chosen_tools(args)), style)
+
+
+ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
+ROUTE_TO = 5
+
+
+def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
+    """What --ask offers a model: all tools while they are few, else those that fit the question.
+
+    With search_tools among them, so that what routing misses is one call away.
+    """
+    if args.no_route or (args.route is None and len(registry) <= ROUTE_ABOVE):
+        return registry
+    k = args.route or ROUTE_TO
+    return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
+
+
 def _demo_number(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= len(SCENARIOS):
         return int(text)
@@ -4706,6 +9877,251 @@ def run_demo(args, style: Style) -> Iterator[str]:
     for number in numbers:
         yield from demo_text(number, tools, style)
         yield ""
+
+
+def run_mcp_server(args, style: Style) -> typing.NoReturn:
+    """--mcp-server: serve until the host closes; standard output belongs to the protocol."""
+
+    def make_server() -> McpServer:
+        notes = chosen_notes(args)
+        return McpServer(chosen_tools(args, notes), notes)
+
+    mcp_serve(make_server)
+
+
+def run_mcp_demo(args, style: Style) -> Iterator[str]:
+    """--mcp-demo: every message of a session with our own server, or with the one after `--`."""
+    if args.rest and args.json:
+        messages = (item for item in mcp_visit(args.rest) if isinstance(item, McpMessage))
+        return map(mcp_message_json, messages)
+    if args.rest:
+        return mcp_visit_text(args.rest, style)
+    return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
+
+
+def run_mcp_config(args, style: Style) -> Iterator[str]:
+    """--mcp-config: how to register this server with a host; --write does it."""
+    if args.write:
+        if args.mcp_config != "claude":
+            raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
+        yield from write_claude_config(claude_config_path(), our_server(args))
+        return
+    for name in HOSTS if args.mcp_config == "all" else [args.mcp_config]:
+        yield from mcp_config_text(name, our_server(args), style)
+        yield ""
+
+
+def _is_whole(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _read_question(text: str) -> str:
+    """The question itself, or standard input for "-": UTF-8, else the console's encoding."""
+    if text != "-":
+        return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode(sys.stdin.encoding or "utf-8", "replace")
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """(key, value) of -o KEY=VALUE; the value is JSON where it is JSON, else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
+    with contextlib.suppress(ValueError):
+        return key, json.loads(value, parse_constant=str)  # NaN stays a word
+    return key, value
+
+
+def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
+    if text in ("auto", "none", "required"):
+        return text
+    _pick_tools(tools, [text])
+    return {"type": "function", "function": {"name": text}}
+
+
+def _only_model(model: HttpModel) -> str:
+    """The one model that the server lists. Raises UsageError with the list when it has several."""
+    names = model.models()
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise UsageError(
+            "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
+        )
+    raise UsageError("请用 --model 选一个模型：\n" + "\n".join(f"  {name}" for name in names))
+
+
+def _connect(args, notice: Callable[[str], None]):
+    """The model that the flags and the environment choose, without its name if none is given."""
+    backend = BACKENDS[args.backend]
+    name = args.model or os.environ.get(backend.model_variable, "").strip()
+    options = dict(map(_setting, args.o or ()))
+    settings = Settings(name, options, args.max_tokens, not args.no_stream)
+    if backend.make is TransformersLLM:
+        if not name:
+            raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
+        return TransformersLLM(name, settings)
+    place = find_place(backend, args.base_url or "", args.key or "", os.environ)
+    patience = Patience()
+    if args.timeout:
+        patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
+    return backend.make(
+        place.base_url, settings,
+        key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
+    )
+
+
+def run_models(args, style: Style) -> Iterator[str]:
+    """--models: the names of the models that the server offers, one a line."""
+    if args.backend not in BACKENDS or args.backend == "transformers":
+        raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
+    yield from _connect(args, _complain).models()
+
+
+def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
+    """For --approve: shows a call and asks on the terminal whether to run it."""
+    if not sys.stdin.isatty():
+        raise UsageError("--approve 每次调用前都要问一句，所以标准输入必须是终端")
+
+    def approve(call: ToolCall) -> bool:
+        screen.line(f"要运行 {call_text(call)} 吗？[y/N] ", "title")
+        return sys.stdin.readline().strip().lower() in ("y", "yes", "是")
+
+    return approve
+
+
+@contextlib.contextmanager
+def _trace_file(args, model):
+    """The trace of --trace FILE, or None without the flag."""
+    import time
+
+    if not args.trace:
+        yield None
+        return
+    try:
+        file = open(args.trace, "a", encoding="utf-8")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UsageError(f"--trace：写不了 {args.trace}：{error.strerror}") from error
+    with file:
+        def write(line: str) -> None:
+            file.write(line)
+            file.flush()
+
+        yield Trace(
+            write, model,
+            provider=args.backend, address=host_of(getattr(model, "base_url", "")),
+            arguments=args.trace_args,
+            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
+
+
+def _write_error(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _write_answer(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
+    """What a run leaves on stdout; raises what makes it a failure."""
+    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
+    if args.json:
+        yield json.dumps(
+            {
+                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
+                "usage": finished.usage._asdict(), "messages": messages,
+            },
+            ensure_ascii=False, indent=2,
+        )
+    elif finished.text and screen.shown.strip() != finished.text.strip():
+        yield finished.text
+    if failure:
+        raise failure
+    if not args.q:
+        screen.line(usage_text(finished, seconds))
+    if finished.reason != "answered":
+        raise BackendError(STOP_REASONS[finished.reason])
+
+
+def screen_style(stream) -> Style:
+    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
+    terminal = stream is not None and stream.isatty()  # None: started with the stream closed
+    wanted = os.environ.get("COLUMNS", "")
+    width = PIPED_WIDTH
+    if wanted.isdecimal() and int(wanted) > 0:
+        width = int(wanted)
+    elif terminal:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if colour and os.name == "nt":
+        os.system("")  # switches a Windows console to understanding colour codes
+    return Style(max(NARROWEST, min(width, WIDEST)), bool(colour))
+
+
+def run_ask(args, style: Style) -> Iterator[str]:
+    """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
+    import time
+
+    question = _read_question(args.ask).strip()
+    if not question:
+        raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
+    both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
+    screen = LiveScreen(
+        _write_error, screen_style(sys.stderr),
+        level=QUIET if args.q else FULL if args.v else NORMAL,
+        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
+    )
+    tools = routed_tools(chosen_tools(args), question, args)
+    choice = _wanted_choice(args.tool_choice, tools)
+    approve = _ask_before(screen) if args.approve else None
+    if args.backend == "mock":
+        model = mock_model(question)
+    else:
+        model = _connect(args, screen.notice)
+        if not model.settings.model:
+            model.settings = model.settings._replace(model=_only_model(model))
+    messages = opening(question)
+    if args.system is not None:
+        messages[0]["content"] = args.system
+    limits = Limits(turns=args.max_turns)
+    end, failure, begin = None, None, time.monotonic()
+    with _trace_file(args, model) as trace:
+        try:
+            for event in run_tool_loop(
+                model, tools, messages, limits=limits, tool_choice=choice,
+                on_delta=screen.delta, approve=approve, clock=time.monotonic,
+            ):
+                end = event
+                screen.event(event)
+                if trace:
+                    trace.event(event)
+        except (BackendError, KeyboardInterrupt) as error:
+            failure = error
+            if trace:
+                trace.failed(error)
+        finally:
+            screen.close()
+    yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text[:12]) < 10**9):
+        raise ValueError(text)
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < float(text) < 1e9:
+        raise ValueError(text)
+    return float(text)
 
 
 class Command(NamedTuple):
@@ -4735,6 +10151,10 @@ COMMANDS = (
         run_demo, {"nargs": "*"},
     ),
     Command(
+        "--router-demo", "[QUERY]", "演示工具路由：40 个工具里挑 5 个；写 QUERY 就看它怎么路由",
+        run_router_demo, {"nargs": "?", "const": ""},
+    ),
+    Command(
         "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
         run_schema, {"nargs": "*"},
     ),
@@ -4742,6 +10162,29 @@ COMMANDS = (
         "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
         run_call, {"nargs": "+"},
     ),
+    Command(
+        "--mcp-demo", "[-- COMMAND …]",
+        "演示 MCP：启动服务器，逐条显示消息；-- 后面写命令，就改为连接那个服务器",
+        run_mcp_demo, {"action": "store_true"},
+    ),
+    Command(
+        "--mcp-server", "", "作为 MCP 服务器运行（stdio），由 Claude、Cursor 等主机启动",
+        run_mcp_server, {"action": "store_true"},
+    ),
+    Command(
+        "--mcp-config", "[HOST]", f"打印主机要的配置：{'、'.join(HOSTS)}；不写就全部打印",
+        run_mcp_config, {"nargs": "?", "const": "all", "choices": ("all", *HOSTS)},
+    ),
+    Command(
+        "--ask", "QUESTION", "问一个真实的模型，它可以用这些工具；写 - 从标准输入读问题",
+        run_ask, {},
+    ),
+    Command("--models", "", "列出服务器上的模型", run_models, {"action": "store_true"}),
+)
+
+WITH_TOOLS = (
+    "--schema", "--demo", "--call", "--ask", "--router-demo",
+    "--mcp-demo", "--mcp-server", "--mcp-config",
 )
 
 OPTIONS = (
@@ -4755,22 +10198,75 @@ OPTIONS = (
     ),
     Option(
         "--json", "", "只打印原始消息（JSON），不排版",
-        ("--demo",), {"action": "store_true"}, False,
+        ("--demo", "--mcp-demo", "--ask"), {"action": "store_true"}, False,
+    ),
+    Option(
+        "--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份",
+        ("--mcp-config",), {"action": "store_true"}, False,
     ),
     Option(
         "--tools", "FILE.py", "把这个文件里的公开函数也注册为工具，可写多次",
-        ("--schema", "--demo", "--call"), {"action": "append"},
+        WITH_TOOLS, {"action": "append"},
+    ),
+    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", WITH_TOOLS),
+    Option(
+        "--backend", "NAME",
+        f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
+        ("--ask", "--models"), {"choices": (*BACKENDS, "mock")}, "openai",
     ),
     Option(
-        "--notes", "DIR", "讲义文件夹，默认是脚本旁边的 notes", ("--schema", "--demo", "--call"),
+        "--base-url", "URL",
+        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，都没有就用本机的 Ollama",
+        ("--ask", "--models"),
     ),
+    Option(
+        "--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
+        ("--ask", "--models"),
+    ),
+    Option(
+        "--timeout", "SECONDS", "一次回复最多等多久", ("--ask", "--models"), {"type": _seconds},
+    ),
+    Option("--model", "NAME", "模型；不写就看 OPENAI_MODEL，再看服务器是否只有一个", ("--ask",)),
+    Option("--system", "TEXT", "系统提示，代替默认的", ("--ask",)),
+    Option(
+        "-o", "KEY=VALUE", "原样放进请求的参数，可写多次，例如 -o temperature=0.2",
+        ("--ask",), {"action": "append"},
+    ),
+    Option(
+        "--tool-choice", "CHOICE", "auto、none、required 或一个工具名；默认 auto，不发送这个字段",
+        ("--ask",), {}, "auto",
+    ),
+    Option(
+        "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
+        ("--ask",), {"type": _count},
+    ),
+    Option(
+        "--no-route", "", "不挑，全部工具都给模型", ("--ask",), {"action": "store_true"}, False,
+    ),
+    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ("--ask",), {"type": _count}),
+    Option("--max-turns", "N", "最多请求模型几次，默认 8", ("--ask",), {"type": _count}, 8),
+    Option("--no-stream", "", "不用流式", ("--ask",), {"action": "store_true"}, False),
+    Option("--approve", "", "每次调用前先问我", ("--ask",), {"action": "store_true"}, False),
+    Option(
+        "--trace", "FILE.jsonl", "每个事件追加一行 JSON（OpenTelemetry 的 gen_ai.* 字段）",
+        ("--ask",),
+    ),
+    Option("--trace-args", "", "同时记下参数和结果", ("--ask",), {"action": "store_true"}, False),
+    Option("-q", "", "安静：只显示答案和错误", ("--ask",), {"action": "store_true"}, False),
+    Option("-v", "", "详细：思考、完整的参数和结果", ("--ask",), {"action": "store_true"}, False),
 )
 
 EXAMPLES = (
-    ("--demo", "看五个场景，不联网，什么都不用装"),
+    ("--demo", "看六个场景，不联网，什么都不用装"),
     ("--schema kv_cache_gib --format anthropic", "一个工具的 Anthropic 写法"),
     ("--schema --tools my_tools.py --lint", "检查自己写的工具"),
     ("--call calculator '{\"expression\": \"2**10\"}'", "替模型调用一次计算器"),
+    ('--ask "17*23+4 是多少？" --model qwen2.5:7b', "问本机 Ollama 里的模型"),
+    (
+        "--ask - --base-url http://localhost:8000/v1 --system 简短回答 < q.txt",
+        "问本机 vLLM 里的模型，从文件读问题",
+    ),
+    ("--mcp-config claude --write", "把 MCP 服务器登记到 Claude Desktop"),
 )
 HELP_WIDTH = 98
 HELP_LEFT = 26  # columns for the flags
@@ -4829,7 +10325,7 @@ _PARSER_ERRORS = (
     (r"argument (\S+): expected one argument", "{0} 后面要跟一个值"),
     (r"argument (\S+): expected at least one argument", "{0} 后面至少要跟一个值"),
     (r"argument (\S+): invalid choice: (.+?) \(choose from (.*)\)", "{0} 不能是 {1}，可选：{2}"),
-    (r"argument (\S+): invalid (?:int|float|\w+) value: (.+)", "{0} 要的是数字，收到的是 {1}"),
+    (r"argument (\S+): invalid \w+ value: (.+)", "{0} 要大于 0 的数，收到的是 {1}"),
     (r"argument (\S+): ignored explicit argument (.+)", "{0} 不带值，收到的是 {1}"),
 )
 
@@ -4854,7 +10350,9 @@ def _make_parser():
 
 def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
     """The chosen command (None: none given) and the flags. Raises UsageError."""
-    args, rest = _make_parser().parse_known_args(argv)
+    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    args, rest = _make_parser().parse_known_args(own)
+    args.rest = argv[len(own) + 1:]  # somebody else's command, not ours to read
     flags = [row.flag for row in (*COMMANDS, *OPTIONS)] + ["--help", "--version"]
     for word in rest[:1]:
         near = closest(word.split("=")[0], flags) if word.startswith("-") else None
@@ -4865,28 +10363,14 @@ def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
     given = [command for command in COMMANDS if getattr(args, _name(command.flag)) is not None]
     if len(given) > 1:
         raise UsageError(f"{given[0].flag} 和 {given[1].flag} 不能同时用，请分两次运行")
+    if args.rest and not (given and "--" in given[0].metavar):
+        raise UsageError("-- 后面的命令要和 --mcp-demo 一起用")
     for option in OPTIONS:
         if getattr(args, _name(option.flag)) is None:
             setattr(args, _name(option.flag), option.default)
         elif not given or given[0].flag not in option.commands:
             raise UsageError(f"{option.flag} 要和 {' 或 '.join(option.commands)} 一起用")
     return (given[0] if given else None), args
-
-
-def screen_style(stream) -> Style:
-    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
-    terminal = stream.isatty()
-    wanted = os.environ.get("COLUMNS", "")
-    width = PIPED_WIDTH
-    if wanted.isdecimal() and int(wanted) > 0:
-        width = int(wanted)
-    elif terminal:
-        with contextlib.suppress(OSError):
-            width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if colour and os.name == "nt":
-        os.system("")  # switches a Windows console to understanding colour codes
-    return Style(max(NARROWEST, min(width, WIDEST)), bool(colour))
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
@@ -4899,10 +10383,6 @@ def _lines(argv: list[str]) -> Iterator[str]:
         yield from short_help()
     else:
         yield from command.run(args, screen_style(sys.stdout))
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _run_command(argv: list[str]) -> int:

@@ -21,6 +21,8 @@ COMMANDS = {
     "help": ["--help"],
     "demo": ["--demo"],
     "demo-1-json": ["--demo", "1", "--json"],
+    "router-demo": ["--router-demo"],
+    "mcp-demo": ["--mcp-demo"],
     "schema": ["--schema"],
     "schema-anthropic": ["--schema", "kv_cache_gib", "--format", "anthropic"],
     "schema-gemini": ["--schema", "kv_cache_gib", "--format", "gemini"],

@@ -1,0 +1,163 @@
+"""§20 and §21: the MCP demo, a visit to somebody else's server, and registering with hosts."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import w4d3_tools_mcp as m
+
+STYLE = m.Style()
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, m.__file__, *arguments], capture_output=True, timeout=60)
+    return done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+
+
+@pytest.fixture(scope="module")
+def trace():
+    code, out, _ = run("--mcp-demo", "--json")
+    assert code == 0
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_trace_is_the_lecture_session_and_then_the_stateless_one(trace):
+    sent = [row["message"]["method"] for row in trace if row["direction"] == "→"]
+    work = ["tools/list", "tools/call", "tools/call", "tools/call"]
+    assert sent == [
+        "initialize",
+        "notifications/initialized",
+        *work,
+        "tools/destroy",
+        "server/discover",
+        *work,
+        "ping",
+        "tools/call",
+    ]
+    assert trace[0]["message"]["params"]["protocolVersion"] == "2025-06-18"
+    assert all(
+        "resultType" in r["message"]["result"] for r in trace[20:] if "result" in r["message"]
+    )
+
+
+def test_trace_shows_both_kinds_of_error(trace):
+    replies = [row["message"] for row in trace if row["direction"] == "←"]
+    assert [r["error"]["code"] for r in replies if "error" in r] == [-32602, -32601] * 2
+    assert sum(r.get("result", {}).get("isError") is True for r in replies) == 2
+    assert replies[-1]["result"]["structuredContent"]["GiB"] == 4.0
+
+
+def test_demo_shows_each_message_with_a_remark_and_ends_with_the_answer(trace):
+    code, out, err = run("--mcp-demo")
+    assert code == 0 and err == ""
+    lines = out.splitlines()
+    assert sum(line.startswith(("→ ", "← ")) for line in lines) == len(trace)
+    assert all(m.columns(line) <= 80 for line in lines)
+    for text in (
+        "2025-06-18",
+        "2026-07-28",
+        "cme295-notes",
+        "KV Cache 约 4.0 GiB",
+        "isError",
+        "-32602",
+        "-32601",
+    ):
+        assert text in out
+
+
+def test_visit_tells_what_another_server_offers():
+    code, out, _ = run("--mcp-demo", "--", sys.executable, m.__file__, "--mcp-server")
+    assert code == 0
+    for text in (
+        "server/discover",
+        "工具 4 个",
+        "资源模板 1 个",
+        "提示词 3 个",
+        "kv_cache_gib",
+        "2026-07-28",
+    ):
+        assert text in out
+    code, out, _ = run("--mcp-demo", "--json", "--", sys.executable, m.__file__, "--mcp-server")
+    assert code == 0 and all("direction" in json.loads(line) for line in out.splitlines())
+
+
+def test_visit_to_nobody_is_one_line_and_exit_code_1():
+    code, out, err = run("--mcp-demo", "--", "no-such-program")
+    assert code == 1 and "no-such-program" in err and "Traceback" not in err
+    code, _, err = run(
+        "--mcp-demo", "--", sys.executable, "-c", "import sys; sys.exit('bad start')"
+    )
+    assert code == 1 and "退出" in err and "bad start" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--schema", "--", "x"),
+        ("--mcp-config", "emacs"),
+        ("--mcp-config", "cursor", "--write"),
+        ("--mcp-server", "--tools", "no_such.py"),
+        ("--mcp-demo", "--mcp-server"),
+    ],
+)
+def test_wrong_command_line_is_exit_code_2(arguments):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+
+
+COMMAND = [r"C:\Program Files\Python\python.exe", r'C:\课程\w4d3 "x".py', "--mcp-server"]
+
+
+@pytest.mark.parametrize(
+    ("host", "key"), [("claude", "mcpServers"), ("cursor", "mcpServers"), ("vscode", "servers")]
+)
+def test_json_block_survives_windows_paths(host, key):
+    entry = json.loads(m.HOSTS[host].block(COMMAND[0], COMMAND[1:]))[key]["cme295-notes"]
+    assert [entry["command"], *entry["args"]] == COMMAND
+
+
+def test_toml_block_survives_windows_paths():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
+    entry = tomllib.loads(m.HOSTS["codex"].block(COMMAND[0], COMMAND[1:]))["mcp_servers"][
+        "cme295-notes"
+    ]
+    assert [entry["command"], *entry["args"]] == COMMAND
+
+
+def test_printed_command_is_absolute_and_starts_a_server():
+    _, out, _ = run("--mcp-config", "claude", "--notes", ".")
+    block = json.loads(out[out.index("{") : out.rindex("}") + 1])["mcpServers"]["cme295-notes"]
+    assert os.path.isabs(block["command"]) and os.path.isabs(block["args"][0])
+    assert os.path.isabs(block["args"][block["args"].index("--notes") + 1])
+    with m.StdioServer([block["command"], *block["args"]]) as server:
+        assert m.McpClient(server.send).connect().server["name"] == "cme295-notes"
+
+
+def test_write_keeps_everything_else_and_a_copy(tmp_path):
+    path = tmp_path / "Claude" / "claude_desktop_config.json"
+    assert len(list(m.write_claude_config(str(path), COMMAND))) == 1  # nothing to copy yet
+    first = json.loads(path.read_text("utf-8"))
+    old = {
+        "theme": "暗",
+        "mcpServers": {"other": {"command": "x"}, "cme295-notes": {"command": "old"}},
+    }
+    path.write_text("\ufeff" + json.dumps(old), encoding="utf-8")
+    list(m.write_claude_config(str(path), COMMAND))
+    new = json.loads(path.read_text("utf-8"))
+    assert new["theme"] == "暗" and list(new["mcpServers"]) == ["other", "cme295-notes"]
+    assert new["mcpServers"]["cme295-notes"] == first["mcpServers"]["cme295-notes"]
+    assert json.loads((path.parent / (path.name + ".bak")).read_text("utf-8-sig")) == old
+    assert list(m.write_claude_config(str(path), COMMAND))[0].startswith("已经登记过了")
+    assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak"]
+
+
+@pytest.mark.parametrize("text", ["{broken", "[]", '"x"', '{"mcpServers": []}', "// comment\n{}"])
+def test_write_refuses_what_it_cannot_keep(tmp_path, text):
+    path = tmp_path / "claude_desktop_config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(m.McpError):
+        list(m.write_claude_config(str(path), COMMAND))
+    assert path.read_text("utf-8") == text and len(list(tmp_path.iterdir())) == 1
