@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 MAIN   := w4d3_tools_mcp.py
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo lint golden map peers interop bench bench-router bench-notes bench-ask clean
+.PHONY: help test check demo lint golden map peers interop bench bench-mcp bench-router bench-notes bench-ask clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ interop: $(VENV)/ready peers ## our server, client and requests against official
 bench: $(VENV)/ready ## speed as ratios to other libraries, measured in one process
 	$(PY) -m pip install -q --disable-pip-version-check -r tests/requirements-bench.txt
 	$(PY) tests/bench.py
+
+bench-mcp: ## the MCP server beside a bare loop
+	$(PYTHON) tests/bench_mcp.py
 
 bench-ask: .peers/vendor/ready ## --ask beside the openai package
 	PYTHONPATH=. .peers/vendor/bin/python tests/bench_ask.py
