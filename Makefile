@@ -25,7 +25,7 @@ check: $(VENV)/ready ## the lecture's seven groups of numbers (numpy)
 	$(PY) w4day3_checks.py
 
 lint: $(VENV)/ready ## ruff and the examples in docstrings
-	$(PY) -m ruff check .
+	$(PY) -m ruff check w4d3_tools_mcp.py w4day3_checks.py tests
 	$(PY) -m doctest $(MAIN)
 
 golden: $(VENV)/ready ## rewrite the transcripts in tests/golden from what the commands print now
