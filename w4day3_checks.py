@@ -518,36 +518,26 @@ def derive(regex, byte: int) -> set[tuple]:
     return set()
 
 
-def byte_automaton(regex, alphabet: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(states × 256 next states, which states may end); state 0 is dead, 1 the start."""
-    states, moves = [frozenset(), frozenset([regex])], []
-    for state in states:  # grows while we walk it
-        moves.append(np.zeros(256, dtype=int))
-        for byte in alphabet:
-            after = frozenset().union(*(derive(expression, byte) for expression in state))
-            if after not in states:
-                states.append(after)
-            moves[-1][byte] = states.index(after)
-    return np.array(moves), np.array([any(map(nullable, state)) for state in states])
+def read(state: frozenset, text: str) -> frozenset:
+    """The state of the automaton after `text`: all that can follow; none when it is dead."""
+    for byte in text.encode():
+        state = frozenset().union(*(derive(regex, byte) for regex in state))
+    return state
 
 
 def token_automaton(regex, words) -> tuple[np.ndarray, np.ndarray]:
     """(next states, whether the text can still become legal), both states × tokens with END last.
 
-    Each token is walked through the byte automaton from all states at once. State 0 is dead, 1 the
-    start; the last one is reached by END alone.
+    State 0 is dead, 1 the start; the last one is reached by END alone.
     """
-    moves, accepts = byte_automaton(regex, sorted(set("".join(words).encode())))
-    done, columns = len(moves), []
-    for word in words:
-        state = np.arange(done)
-        for byte in word.encode():
-            state = moves[state, byte]
-        columns.append(state)
-    columns.append(np.where(accepts, done, 0))
-    move = np.vstack([np.stack(columns, axis=1), np.zeros(len(columns), dtype=int)])
+    states, moves = [frozenset(), frozenset([regex])], []
+    for state in states:  # grows while we walk it
+        ahead = [read(state, word) for word in words]
+        states += [new for new in dict.fromkeys(ahead) if new not in states]
+        moves.append([*map(states.index, ahead), -1 if any(map(nullable, state)) else 0])
+    move = np.array([*moves, [0] * (len(words) + 1)]) % (len(moves) + 1)
     # A state may live on byte by byte and yet lead nowhere with these tokens: search backwards.
-    alive = np.arange(done + 1) == done
+    alive = np.arange(len(move)) == len(move) - 1
     while (grown := alive | alive[move].any(axis=1)).sum() > alive.sum():
         alive = grown
     return move, alive[move]
