@@ -243,12 +243,9 @@ def prompts(messages) -> list[list[dict]]:
 
 
 def tokens(messages, prices=PRICES) -> int:
-    """Input tokens of some messages; an assistant message costs its calls."""
-
-    def pieces(m):
-        return len(m.get("tool_calls") or ()) if m["role"] == "assistant" else 1
-
-    return sum(prices[m["role"]] * pieces(m) for m in messages)
+    """Input tokens of some messages; an assistant message costs as much as it has calls."""
+    pieces = (m.get("tool_calls") or () if m["role"] == "assistant" else [m] for m in messages)
+    return sum(prices[m["role"]] * len(piece) for m, piece in zip(messages, pieces))
 
 
 class Run(NamedTuple):
@@ -270,7 +267,7 @@ def play(messages, prices=PRICES) -> Run:
     return Run(
         tokens(everything, prices),
         tokens(prefix, prices),
-        tokens(itertools.chain(*again), prices),
+        tokens([*itertools.chain(*again)], prices),
         sum(MODEL_SECONDS + TOOL_SECONDS * bool(turn.get("tool_calls")) for turn in turns),
     )
 
@@ -996,13 +993,6 @@ def choices(rng, tools, limits, draws, noise=ROUTER_NOISE) -> list[np.ndarray]:
     return list(map(np.concatenate, zip(*batches)))
 
 
-def _count_rows(tools, direct, chosen, among) -> Iterator[Row]:
-    accuracy, recall = routed(tools, CANDIDATE_LIMIT)
-    yield frequency(f"不路由 N={tools}", direct, unrouted(tools))
-    yield frequency(f"路由 N={tools}", chosen, accuracy)
-    yield frequency(f"入选 N={tools}", among, recall)
-
-
 def _why_best(curve, best, more) -> str:
     """Why the accuracy is highest at `best` and not at the next larger k."""
     above = curve[best][0] - curve[CANDIDATE_LIMIT][0]
@@ -1021,7 +1011,12 @@ def check_5_tool_count(rng, draws) -> Group:
         limits = LIMITS if n == SWEPT else (CANDIDATE_LIMIT,)
         direct, *hits = choices(rng, n, limits, draws)
         chosen, among = (dict(zip(limits, hit.T)) for hit in hits)
-        by_count += _count_rows(n, direct, chosen[CANDIDATE_LIMIT], among[CANDIDATE_LIMIT])
+        accuracy, recall = routed(n, CANDIDATE_LIMIT)
+        by_count += [
+            frequency(f"不路由 N={n}", direct, unrouted(n)),
+            frequency(f"路由 N={n}", chosen[CANDIDATE_LIMIT], accuracy),
+            frequency(f"入选 N={n}", among[CANDIDATE_LIMIT], recall),
+        ]
         if n == SWEPT:
             swept, recalled = chosen, among
     best = max(LIMITS[1:-1], key=lambda k: curve[k][0])
@@ -1049,8 +1044,8 @@ def check_5_tool_count(rng, draws) -> Group:
         notes=(
             "N=300 的两个数是拟合来的，其余各行才是预测。",
             _why_best(curve, best, more),
-            f"k={best} 与相邻的 k 相差小于抽样的容差，模拟分不出高下，由积分判定。",
-            "N≤50 时同类不超过 5 个，候选装得下它们全部，路由帮不上忙。",
+            f"k={best} 与相邻的 k 相差很小，抽样未必分得出高下，由积分判定。",
+            f"N 不超过 {CLASSES * CANDIDATE_LIMIT} 时，候选装得下全部同类，路由帮不上忙。",
         ),
     )
 
@@ -1585,15 +1580,12 @@ def draw(plot, group, path, font=None):
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # Exit codes: 0 all rows hold, 1 a row fails, 2 bad arguments, 130 Ctrl-C, 141 the reader went away.
 
-GROUPS = {
-    1: (check_1_tokens, plot_1),
-    2: (check_2_valid_json, plot_2),
-    3: (check_3_constrained_decoding, plot_3),
-    4: (check_4_toolformer, plot_4),
-    5: (check_5_tool_count, plot_5),
-    6: (check_6_integrations, plot_6),
-    7: (check_7_injection, plot_7),
-}
+CHECKS = (
+    check_1_tokens, check_2_valid_json, check_3_constrained_decoding, check_4_toolformer,
+    check_5_tool_count, check_6_integrations, check_7_injection,
+)
+PLOTS = plot_1, plot_2, plot_3, plot_4, plot_5, plot_6, plot_7
+GROUPS = dict(enumerate(zip(CHECKS, PLOTS), start=1))
 DEFAULT_DRAWS, FEWEST, MOST = 10_000, 1_000, 100_000  # fewer: too coarse; more: over 200 MB
 NARROWEST, WIDEST = 40, 120
 HELP = f"""\
