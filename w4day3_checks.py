@@ -649,9 +649,10 @@ def toy_closed(first, after_a, after_b) -> tuple[dict, dict, float]:
     return {y: p[y] / m for y, m in zip(LEGAL, mass)}, {y: p[y] / z for y in LEGAL}, z
 
 
-def toy_ratio(example, text="aa") -> float:
+def toy_ratio(example) -> float:
+    """How far masking inflates aa."""
     masked, exact, _ = toy_closed(*example)
-    return masked[text] / exact[text]
+    return masked["aa"] / exact["aa"]
 
 
 def toy_decoder(first, after_a, after_b) -> Decoder:
@@ -1260,7 +1261,7 @@ def row_text(cells, screen) -> str:
     numbers = " ".join(fit(cell, w, right=True) for cell, w in zip(numbers, NUMBER_WIDTHS))
     name = fit(name, NAME_WIDTH)
     if screen.columns < ONE_LINE:
-        return f"{name} {kind} {verdict}\n  {numbers}"
+        return f"{name} {kind} {verdict}\n  {numbers}".rstrip()
     return f"{name} {numbers} {kind} {verdict}"
 
 
