@@ -432,16 +432,16 @@ def check_2_valid_json(rng, draws) -> Group:
 #     mask   1 where the text can still become legal vLLM, llama.cpp, strict mode
 #     exact  the chance that it will end legal       exact conditioning on a legal text
 # The mask is the 0/1 shadow of the exact gate. What the shadow loses is the distortion.
-
-# A regular expression is a tuple of items, one after the other: a frozenset of bytes, or one of
+# A regular expression is a tuple of items, one after the other: a frozenset of bytes (one of them),
+# a Star (any number of them) or an Alt (one of these expressions).
 
 
 class Star(NamedTuple):
-    allowed: frozenset[int]  # any number of these
+    allowed: frozenset[int]
 
 
 class Alt(NamedTuple):
-    options: tuple[tuple, ...]  # one of these expressions
+    options: tuple[tuple, ...]
 
 
 def one_of(characters: str) -> frozenset[int]:
@@ -1289,7 +1289,7 @@ def opening_lines(seed, draws, screen) -> Iterator[str]:
     for line in (
         f"种子 seed={seed}，每个模拟 draws={draws:,} 次。每个数算两遍：逐步数或抽样，"
         "再用闭式或积分；小标题里 | 的左右就是这两种算法。",
-        f"容差：抽样的行允许 {Z:g} 个标准误；写“舍入”的行两边必须相等。讲义：讲义印出的数。",
+        f"容差：抽样的行允许 {Z:g} 个标准误；写“舍入”的行两边必须相等。讲义：讲义印的数。",
         "性质：" + "；".join(f"{kind}＝{meaning}" for kind, meaning in KINDS.items()) + "。",
     ):
         yield from wrapped(line, screen.columns)
@@ -1678,7 +1678,7 @@ def _screen() -> Screen:
 
 
 def _complain(line) -> None:
-    if sys.stderr:  # None when it was closed before the start
+    if sys.stderr:  # print would take stdout
         print(line, file=sys.stderr)
 
 
@@ -1712,7 +1712,8 @@ def _run(words) -> int:
 
 def _drop_output() -> None:
     """Nobody can be written to: send what is still buffered nowhere, so that the exit is quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout:  # None when it was closed before the start
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(argv=None) -> int:

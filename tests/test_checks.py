@@ -725,6 +725,16 @@ def test_narrow_terminals_get_two_lines_per_row():
     assert "逐对 10×100                推导 通过\n" in narrow and " 1,000  " in wide
 
 
+def test_unforeseen_error_without_a_stdout_is_one_line(monkeypatch, capsys):
+    def full(rng, draws):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(checks.GROUPS, 6, (full, None))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert checks.main(["6"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_reader_that_goes_away_is_no_error():
     read, write = os.pipe()
     os.close(read)
