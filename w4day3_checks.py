@@ -1379,7 +1379,9 @@ def panel(axes, rows, title, x, y, *curves, log="") -> None:
         axes.plot(curve.xs, curve.ys, curve.style, label=curve.label, markerfacecolor="white")
         for key in curve.keys:
             row = rows[curve.template.format(key)]
-            axes.plot(key, row.ours, curve.style[:2] + "o", markerfacecolor="white")
+            style = curve.style[:2] + "o"
+            # A share of 0 lies infinitely far down a log axis: only there dots are clipped.
+            axes.plot(key, row.ours, style, markerfacecolor="white", clip_on="y" in log)
             axes.plot(*(([key], [row.figure]) if row.figure else ([], [])), "kx", zorder=3)
     axes.set(title=title, xlabel=x, ylabel=y)
     if "y" not in log:
@@ -1420,20 +1422,23 @@ def plot_1(left, right, rows):
 
 def plot_2(left, right, rows):
     n, x = np.arange(1, 1001), "长度 L（token） // length L (tokens)"
-    once, thrice = [], [Curve([], [], "k:", "只试一次 // one try only")]
+    once, thrice = [], []
     for (eps, lengths), colour in zip(LENGTHS.items(), ("C2", "C0", "C1")):
         q, label, names = valid_chance(eps, n), f"ε = {eps * 100:g}%", f"ε={eps} L={{}}"
         some = lengths if eps < 0.02 else lengths[:-1]  # 500 tokens: no hit, and log 0
         once.append(Curve(n, q, colour, label, f"一次合法 {names}", some))
-        thrice.append(Curve(n, within_tries(q), colour, label, f"三次之内 {names}", lengths))
+        thrice.append(Curve(n, within_tries(q), colour, "", f"三次之内 {names}", lengths))
         thrice.append(Curve(n, q, colour + ":"))
     panel(
         left, rows, "试一次：斜率 ln(1-ε) // One try: slope ln(1-ε)",
         x, "合法率（0–1，对数） // valid share (0–1, log)", *once, log="y",
     )
     left.set_ylim(1e-4, 1.5)
-    y = "合法率（0–1） // valid share (0–1)"
-    panel(right, rows, "最多试三次 // Up to three tries", x, y, *thrice)
+    panel(
+        right, rows, "最多试三次（颜色同左） // Up to three tries (colours as on the left)",
+        x, "合法率（0–1） // valid share (0–1)",
+        Curve([], [], "k", "三次 // three tries"), Curve([], [], "k:", "一次 // one try"), *thrice,
+    )
 
 
 def plot_3(left, right, rows):

@@ -876,6 +876,18 @@ def test_pictures_mark_every_row_on_a_curve_and_the_printed_figures(groups, tmp_
     assert sorted(float(y) for line in crosses for y in line.get_ydata()) == [0.547, 0.753]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_share_of_zero_does_not_break_a_log_axis(groups, tmp_path):
+    pytest.importorskip("matplotlib")
+    rare = "一次合法 ε=0.005 L=1000"
+    parts = {
+        heading: [row._replace(ours=0.0) if row.quantity == rare else row for row in rows]
+        for heading, rows in groups[2].parts.items()
+    }
+    figure = checks.draw(checks.plot_2, groups[2]._replace(parts=parts), tmp_path / "2.png")
+    assert all(axes.get_position().height > 0.5 for axes in figure.axes)
+
+
 # ── the file itself ──────────────────────────────────────────────────────────────────────────────
 
 
