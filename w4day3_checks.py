@@ -703,6 +703,12 @@ def _widest(c):
     return (0.6, 0.4, 0.0), ((1 - c) / 2, (1 - c) / 2, c), (0.0, 0.0, 1.0)
 
 
+def _decoded_ratio(example) -> float:
+    """`toy_ratio`, multiplied up by the decoder."""
+    masked, exact = chances(toy_decoder(*example), ["a", "a", END])
+    return masked / exact
+
+
 def _exercise_rows() -> Iterator[Row]:
     """How far an innocent text can be inflated, with p(a) = 0.6 throughout."""
     grid = itertools.product(np.linspace(0, 0.4, 41), np.linspace(0.01, 1, 41))
@@ -710,15 +716,11 @@ def _exercise_rows() -> Iterator[Row]:
     low, high = 0.5, 1.0
     while high - low > 1e-12:
         middle = (low + high) / 2
-        low, high = (low, middle) if toy_ratio(_widest(middle)) >= 3 else (middle, high)
+        low, high = (low, middle) if _decoded_ratio(_widest(middle)) >= 3 else (middle, high)
     yield exactly("p(c|a)=0.8 时 aa 的上限", found, (0.6 * 0.2 + 0.4) / 0.2)
     yield exactly("到 3 倍至少要 p(c|a)", high, 5 / 6)
-    for name, example, closed in (
-        ("一解：p(c|a)=0.9", TRIPLED, (0.06 + 0.27) / (0.9 * 0.1)),
-        ("再推：p(c|a)=0.97", EXTREME, (0.018 + 0.3783) / (0.99 * 0.03)),
-    ):
-        masked, exact = chances(toy_decoder(*example), ["a", "a", END])
-        yield exactly(name, masked / exact, closed)
+    yield exactly("一解：p(c|a)=0.9", _decoded_ratio(TRIPLED), (0.06 + 0.27) / (0.9 * 0.1))
+    yield exactly("再推：p(c|a)=0.97", _decoded_ratio(EXTREME), (0.018 + 0.3783) / (0.99 * 0.03))
 
 
 # The decoder on a schema. The model wants to write 8k, as in the lecture's scenario 3.
