@@ -46,8 +46,8 @@ def test_message_lists_have_the_shape_of_the_loops_own(rounds):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_token_formulas_hold_on_the_loops_own_messages(n):
-    assert checks.input_tokens(run_product([1] * n)) == checks.serial_tokens(n)
-    assert checks.input_tokens(run_product([n])) == checks.parallel_tokens(n)
+    assert checks.play(run_product([1] * n)).sent == checks.serial_tokens(n)
+    assert checks.play(run_product([n])).sent == checks.parallel_tokens(n)
 
 
 @pytest.mark.parametrize(("seq_len", "batch_size"), [(1, 1), (8192, 4), (5350, 1)])
