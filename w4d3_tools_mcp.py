@@ -89,6 +89,12 @@ from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
 
+if __name__ == "__main__":  # Ctrl-C while the rest is being defined ends us without a traceback
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: we are to ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # § 1  词汇 Vocabulary      uses nothing · pure
@@ -8599,16 +8605,36 @@ _NOT_LAST = frozenset("（《「『【“‘([{")
 # Signs of formulas that a GBK console lacks, and how a person would type them.
 _TYPED = str.maketrans({
     "−": "-", "²": "^2", "³": "^3", "⁴": "^4", "⁵": "^5", "⁺": "^+", "⁻": "^-", "ᵀ": "^T",
-    "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "·", "⇄": "<->",
+    "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "*", "⇄": "<->",
 })
+# What could make a terminal act or show something else, except the colours we use ourselves.
+_CONTROL = re.compile(
+    "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 
-def typed_instead(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for `codecs`: what the encoding lacks is spelled out, or becomes "?"."""
+def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> tuple[str, int]:
+    """An error handler for `codecs`: what the console lacks is spelled out, or escaped as in JSON.
+
+    >>> "x²中".encode("ascii", "typed_instead")
+    b'x^2\\\\u4e2d'
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    spelled = error.object[error.start:error.end].translate(_TYPED)
-    return spelled.encode(error.encoding, "replace").decode(error.encoding), error.end
+    return json.dumps(error.object[error.start:error.end].translate(typed))[1:-1], error.end
+
+
+codecs.register_error("typed_instead", typed_instead)
+codecs.register_error("json_escapes", functools.partial(typed_instead, typed={}))
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: control characters are escaped as in JSON, which stays JSON.
+
+    >>> printable("a\\x1b[2J")
+    'a\\\\u001b[2J'
+    """
+    return _CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 class Style(NamedTuple):
@@ -8629,7 +8655,8 @@ def columns(text: str) -> int:
     7
     """
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        0 if unicodedata.category(char) in ("Mn", "Me", "Cf")
+        else 2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text
     )
 
@@ -8645,11 +8672,14 @@ def _units(text: str) -> Iterator[str]:
 
 
 def _chopped(piece: str, width: int) -> Iterator[str]:
-    while columns(piece) > width:
-        head = next(i for i in range(len(piece), 0, -1) if columns(piece[:i]) <= width or i == 1)
-        yield piece[:head]
-        piece = piece[head:]
-    yield piece
+    line, used = "", 0
+    for char in piece:
+        used += columns(char)
+        if line and used > width:
+            yield line
+            line, used = "", columns(char)
+        line += char
+    yield line
 
 
 def _pieces_that_fit(text: str, width: int) -> Iterator[str]:
@@ -8814,7 +8844,6 @@ class Scenario(NamedTuple):
     script: tuple
     remarks: tuple[str, ...]  # one a step: a model turn, or all results of a turn
     tools: tuple[Callable, ...] = ()
-    limits: Limits = Limits()
 
 
 SCENARIOS = (
@@ -8899,11 +8928,16 @@ def opening(question: str) -> list[dict]:
     ]
 
 
+def _tools_of(scenario: Scenario, tools: ToolRegistry) -> ToolRegistry:
+    """The scenario's own tools and the given ones, except those whose names it needs itself."""
+    own = ToolRegistry(scenario.tools)
+    return ToolRegistry([*(tool for tool in tools if tool.name not in own), *own])
+
+
 def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Event], MockLLM]:
     """Run a scenario to its end: the history, the events, the model."""
     model, messages = MockLLM(scenario.script), opening(scenario.question)
-    registry = ToolRegistry([*tools, *scenario.tools])
-    events = list(run_tool_loop(model, registry, messages, limits=scenario.limits))
+    events = list(run_tool_loop(model, _tools_of(scenario, tools), messages))
     return messages, events, model
 
 
@@ -8933,7 +8967,7 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
     yield ""
     system, user, *rest = messages
     brief = system["content"].partition("。")[0]
-    tools_apart = f"{brief}……（工具清单随请求另传，共 {len(tools) + len(scenario.tools)} 个）"
+    tools_apart = f"{brief}……（工具清单随请求另传，共 {len(_tools_of(scenario, tools))} 个）"
     yield from message_lines({**system, "content": tools_apart}, style)
     yield from message_lines(user, style)
     finishes = iter([e.turn.finish for e in events if isinstance(e, ModelAnswered)])
