@@ -8637,6 +8637,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
+def said(text: str, limit: int = 80) -> str:
+    """What somebody wrote, fit for one line of a message."""
+    return " ".join(printable(text if len(text) <= limit else text[:limit] + "…").split())
+
+
 class Style(NamedTuple):
     """How wide the terminal is, in columns, and whether it shows colour."""
 
@@ -9741,79 +9746,194 @@ DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
 WIDEST = 120  # columns; longer lines are hard to read
 NARROWEST = 48
 PIPED_WIDTH = 80  # columns when the output is no terminal
+IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
+PRINTED = 1_000_000  # characters that user code may print
 
 
 class UsageError(Exception):
     """The command line is wrong; the message says what to do. Exit code 2."""
 
 
-def _user_functions(module: object) -> list[Callable]:
-    return [
-        value for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, type) and callable(value)
-        and getattr(value, "__module__", None) == module.__name__
-    ]
+# --- the user's own tools and notes ---
 
 
-def _line_in(path: str, error: BaseException) -> int | None:
-    """The line of that file where the exception came from."""
-    if isinstance(error, SyntaxError):
-        return error.lineno
+class _OwnStdout:
+    """sys.stdout for the main thread. What user code prints in other threads goes to stderr."""
+
+    def __init__(self, stream):
+        self._stream, self._printed = stream, 0
+
+    def __getattr__(self, name: str):
+        if threading.current_thread() is threading.main_thread():
+            return getattr(self._stream, name)
+        return self._write if name == "write" else getattr(sys.stderr, name)
+
+    def _write(self, text: str) -> int:
+        self._printed += len(text)
+        if self._printed > PRINTED:
+            raise RuntimeError(f"打印了超过 {PRINTED:,} 个字符")
+        return sys.stderr.write(text)
+
+
+def _keep_stdout() -> None:
+    """From now on only our main thread writes to standard output, child processes neither."""
+    stream = sys.stdout
+    if isinstance(stream, _OwnStdout) or stream is sys.stderr:
+        return
+    stream.flush()
+    with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
+        shared = stream.fileno()
+        stream = open(  # noqa: SIM115 - open as long as we are
+            os.dup(shared), "w", encoding=stream.encoding, errors=stream.errors,
+        )
+        os.dup2(sys.stderr.fileno(), shared)
+    sys.stdout = _OwnStdout(stream)
+
+
+def _failure_of(work: Callable[[], object], seconds: float) -> BaseException | None:
+    """What `work` raised, be it exit(), in a thread that may be left behind."""
+    ended: list[BaseException | None] = []
+
+    def attempt() -> None:
+        try:
+            work()
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return ended[0] if ended else TimeoutError(f"{seconds:g} 秒还没有读完")
+
+
+def _place(error: BaseException, path: str) -> str:
+    """The file and line where it happened: the innermost of the user's own files."""
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == path), None)
+    folder = os.path.join(os.path.dirname(path), "")
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename, error.lineno))
+    own = [
+        f"{file} 第 {line} 行" for file, line in places
+        if file and file.startswith(folder) and "-packages" not in file and file != __file__
+    ]
+    return own[-1] if own else path
 
 
-def _import_file(path: str) -> object:
+def _import_file(path: str) -> types.ModuleType:
     import importlib.util
 
-    name = "user_tools_" + re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
+    name = "user_tools_" + re.sub(r"\W", "_", os.path.basename(path)[:-3])
+    while name in sys.modules:  # two files of one name
+        name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or not os.path.isfile(path):
-        raise UsageError(f"--tools：找不到 Python 文件 {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and postponed annotations look their module up here
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # its prints must not mix with our output
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        line = _line_in(path, error)
-        place = f"{path} 第 {line} 行" if line else path
-        raise UsageError(f"--tools：{place}：{type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
+    # For its siblings, now and when a tool runs: they hide no standard module, only installed ones.
+    at = next((i for i, place in enumerate(sys.path) if "-packages" in place), len(sys.path))
+    sys.path.insert(at, os.path.dirname(path))
+    streams = sys.stdout, sys.stderr
+    error = _failure_of(lambda: spec.loader.exec_module(module), IMPORT_SECONDS)
+    sys.stdout, sys.stderr = streams
+    if error:
+        raise UsageError(f"--tools：{_place(error, path)}：{error_text(error)}") from error
     return module
 
 
+# What may be a public function; classes, NewType and objects that can be called are none.
+_FUNCTIONS = (
+    types.FunctionType, types.MethodType, functools.partial, type(functools.cache(len)),
+)
+
+
+def _def_behind(value: object) -> types.FunctionType | None:
+    """The `def` behind a function, a method, or what functools and decorators make of one."""
+    for _ in range(50):  # f.__wrapped__ = f goes round for ever
+        if not isinstance(value, _FUNCTIONS):
+            return None
+        inner = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "func"))
+        value = next(filter(None, inner), value)
+    return value
+
+
+def _user_functions(module: types.ModuleType, path: str) -> dict[str, Callable]:
+    """Name → public function of the file, or of its __all__; of two names of one the first."""
+    with open(path, "rb") as file:
+        defined = {*re.findall(rb"^(?:async +)?def +(\w+)", file.read(), re.M)}
+    listed = getattr(module, "__all__", None)
+
+    def is_own(name: str, value: object) -> bool:
+        if name.encode() in defined:  # a decorator from elsewhere may hide where it is from
+            return callable(value) and not isinstance(value, type)
+        origin = _def_behind(value)
+        here = origin is not None and origin.__module__ == module.__name__
+        return here and origin.__name__ != "<lambda>"
+
+    if isinstance(listed, (list, tuple)):
+        public = {name: getattr(module, name) for name in listed}
+        public = {name: value for name, value in public.items() if _def_behind(value)}
+    else:
+        public = {
+            name: value for name, value in vars(module).items()
+            if not name.startswith("_") and is_own(name, value)
+        }
+    return dict({id(value): (name, value) for name, value in reversed(public.items())}.values())
+
+
 def add_user_tools(registry: ToolRegistry, path: str) -> None:
-    """Register every public function defined in a Python file.
+    """Register every public function of a Python file.
 
     Raises UsageError naming file, line and reason when the file or a function is unusable.
     """
     path = os.path.abspath(path)
-    functions = _user_functions(_import_file(path))
+    functions = _user_functions(_import_file(path), path)
     if not functions:
         raise UsageError(f"--tools：{path} 里没有公开的函数（名字不以 _ 开头，定义在该文件里）")
-    from inspect import unwrap
-
-    for fn in functions:
+    for name, fn in functions.items():
         try:
-            registry.register(fn)
-        except (SchemaError, TypeError) as error:
-            code = getattr(unwrap(fn), "__code__", None)
-            place = f"{path} 第 {code.co_firstlineno} 行" if code else path
-            raise UsageError(f"--tools：{place}：{error}") from error
+            registry.register(fn, **{"name": name, **getattr(fn, "tool", {})})
+        except Exception as error:  # also what its own __signature__ or .tool does
+            code = getattr(_def_behind(fn), "__code__", None)
+            place = f"{path} 的 {name}"
+            if code:
+                place = f"{code.co_filename} 第 {code.co_firstlineno} 行"
+            reason = error if isinstance(error, SchemaError) else error_text(error)
+            raise UsageError(f"--tools：{place}：{reason}") from error
 
 
 def _complain(text: str) -> None:
-    print(text, file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk, a closed pipe: nobody left to tell
+        print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 def _show_progress(done: int, total: int) -> None:
     if total > PROGRESS_STEP:  # fewer files take no time
         _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+
+
+def _refuse_path(flag: str, path: str, faults: Iterable[tuple[bool, str]]) -> None:
+    for fault, reason in faults:
+        if fault:
+            raise UsageError(f"{flag} {said(path)}：{reason}")
+
+
+def _check_paths(args) -> None:
+    """Raise UsageError for a --tools file or a --notes folder that cannot be read."""
+    for path in args.tools or ():
+        _refuse_path("--tools", path, (
+            (not os.path.exists(path), "没有这个文件"),
+            (os.path.isdir(path), "这是文件夹，请写出里面的 .py 文件"),
+            (not path.endswith(".py"), "不是 Python 文件，名字要以 .py 结尾"),
+            (not os.path.isfile(path), "不是普通文件"),
+        ))
+    if args.notes:
+        _refuse_path("--notes", args.notes, (
+            (not os.path.exists(args.notes), "没有这个文件夹"),
+            (not os.path.isdir(args.notes), "这不是文件夹"),
+            (not os.access(args.notes, os.R_OK | os.X_OK), "没有权限读这个文件夹"),
+        ))
 
 
 def chosen_notes(args) -> NotesIndex:
@@ -9827,9 +9947,23 @@ def chosen_notes(args) -> NotesIndex:
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
     """The built-in tools and those of --tools, reading the notes of --notes."""
     registry = built_in_tools(notes or chosen_notes(args))
-    for path in args.tools or ():
+    if args.tools:
+        _keep_stdout()
+    for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
         add_user_tools(registry, path)
     return registry
+
+
+def _tools_that_run(args) -> ToolRegistry:
+    """chosen_tools for a command that calls them; what the notes had to leave out is told."""
+    notes = chosen_notes(args)
+    if args.notes:
+        try:
+            for notice in notes.notices:
+                _complain(f"--notes：{notice}")
+        except ToolError as error:  # nothing to read in it
+            raise UsageError(f"--notes {said(args.notes)}：{error}") from error
+    return chosen_tools(args, notes)
 
 
 def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
@@ -9837,8 +9971,12 @@ def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
         if name not in registry:
             near = closest(name, registry.names)
             hint = f"，是不是想写 {near}？" if near else "。"
-            raise UsageError(f"没有工具 {name}{hint}可用：{'、'.join(registry.names)}")
+            raise UsageError(f"没有工具 {said(name)}{hint}可用：{'、'.join(registry.names)}")
     return registry.subset(dict.fromkeys(names)) if names else registry
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Iterator[str]:
@@ -9849,7 +9987,8 @@ def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Itera
         yield style.paint(f"{tool.name}：{len(advice)} 条建议", "bad" if advice else "good")
         for item in advice:
             yield from wrap(f"  {item.where}：{item.what}", style.width)
-            yield from wrap(style.paint(f"    为什么：{item.why}", "dim"), style.width)
+            for line in wrap(f"    为什么：{item.why}", style.width):
+                yield style.paint(line, "dim")
     yield f"共检查 {len(picked)} 个工具，{found} 条建议。"
 
 
@@ -9859,16 +9998,18 @@ def run_schema(args, style: Style) -> Iterator[str]:
     picked = _pick_tools(registry, args.schema)
     if args.lint:
         yield from _lint(picked, registry, style)
-        return
-    yield json.dumps(tools_in_format(picked, args.format), ensure_ascii=False, indent=2)
+    else:
+        yield _pretty(tools_in_format(picked, args.format))
 
 
 def run_call(args, style: Style) -> Iterator[str]:
     """--call: one tool with the arguments a model would write; the text the model would read."""
     name, *texts = args.call
-    tools = chosen_tools(args)
+    tools = _tools_that_run(args)
     _pick_tools(tools, [name])
-    result = tools.call(ToolCall("call_0", name, " ".join(texts)))
+    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),)), Turn()])
+    events = run_tool_loop(model, tools, [])  # for its time limit
+    result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}")
     yield result.text
@@ -9876,7 +10017,8 @@ def run_call(args, style: Style) -> Iterator[str]:
 
 def run_router_demo(args, style: Style) -> Iterator[str]:
     """--router-demo: how a request is routed among the 40 tools of the catalogue."""
-    yield from router_demo_text(args.router_demo, catalogue_tools(chosen_tools(args)), style)
+    query = args.router_demo if isinstance(args.router_demo, str) else ""
+    yield from router_demo_text(query, catalogue_tools(_tools_that_run(args)), style)
 
 
 ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
@@ -9895,18 +10037,19 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
 
 
 def _demo_number(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text) <= len(SCENARIOS):
-        return int(text)
-    raise UsageError(f"没有场景 {text}，可选 1 到 {len(SCENARIOS)}，例如 --demo 1 3")
+    for number in range(1, len(SCENARIOS) + 1):
+        if unicodedata.normalize("NFKC", text) == str(number):  # also full-width
+            return number
+    raise UsageError(f"没有场景 {said(text)}，可选 1 到 {len(SCENARIOS)}，例如 --demo 1 3")
 
 
 def run_demo(args, style: Style) -> Iterator[str]:
     """--demo: scenarios with a scripted model; --json gives their raw message lists."""
     numbers = [_demo_number(text) for text in args.demo] or range(1, len(SCENARIOS) + 1)
-    tools = chosen_tools(args)
+    tools = _tools_that_run(args)
     if args.json:
         runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
-        yield json.dumps(runs[0] if len(runs) == 1 else runs, ensure_ascii=False, indent=2)
+        yield _pretty(runs[0] if len(runs) == 1 else runs)
         return
     for number in numbers:
         yield from demo_text(number, tools, style)
@@ -9940,7 +10083,7 @@ def run_mcp_config(args, style: Style) -> Iterator[str]:
             raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
         yield from write_claude_config(claude_config_path(), our_server(args))
         return
-    for name in HOSTS if args.mcp_config == "all" else [args.mcp_config]:
+    for name in [args.mcp_config] if args.mcp_config in HOSTS else HOSTS:
         yield from mcp_config_text(name, our_server(args), style)
         yield ""
 
@@ -10054,8 +10197,9 @@ def _trace_file(args, model):
 
 
 def _write_error(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk: nobody left to tell
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _write_answer(text: str) -> None:
@@ -10086,11 +10230,11 @@ def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[s
 
 def screen_style(stream) -> Style:
     """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
-    terminal = stream is not None and stream.isatty()  # None: started with the stream closed
+    terminal = stream.isatty()
     wanted = os.environ.get("COLUMNS", "")
     width = PIPED_WIDTH
-    if wanted.isdecimal() and int(wanted) > 0:
-        width = int(wanted)
+    if wanted.isdecimal() and int(wanted[:9]) > 0:
+        width = int(wanted[:9])
     elif terminal:
         with contextlib.suppress(OSError):
             width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
@@ -10146,149 +10290,170 @@ def run_ask(args, style: Style) -> Iterator[str]:
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
 
 
+# --- the tables ---
+
+# A reader turns the text after an option into its value, or raises UsageError with what is wrong.
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise UsageError("后面的值是空的")
+    return text
+
+
 def _count(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text[:12]) < 10**9):
-        raise ValueError(text)
-    return int(text)
+    if text.isdecimal() and 0 < int(text[:12]) < 10**9:
+        return int(text)
+    raise UsageError(f"要大于 0 的整数，收到的是 {said(text)}")
 
 
 def _seconds(text: str) -> float:
-    if not 0 < float(text) < 1e9:
-        raise ValueError(text)
-    return float(text)
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise UsageError(f"要大于 0 的数，收到的是 {said(text)}")
+
+
+def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise UsageError(f"不能是 {said(text)}，可选：{'、'.join(choices)}")
+        return text
+
+    return read
 
 
 class Command(NamedTuple):
-    """One thing the program does. `run` takes the parsed flags and yields lines for stdout."""
+    """One thing the program does. `run` takes the parsed flags and yields lines for stdout.
+
+    The metavar says how many words it takes: "N" one, "[N]" at most one, "[N …]" any number,
+    "" and "[-- COMMAND …]" none.
+    """
 
     flag: str
     metavar: str
     help: str
     run: Callable[[object, Style], Iterator[str]]
-    settings: dict  # for argparse
+    read: Callable[[str], object] = str  # of one word
+
+    @property
+    def words(self) -> tuple[int, float, bool]:
+        """The least and the most words, and whether the value is a list."""
+        least = int(self.metavar[:1] not in ("", "["))
+        most = 0 if self.metavar[:3] in ("", "[--") else math.inf if " " in self.metavar else 1
+        return least, most, most > 1
 
 
 class Option(NamedTuple):
-    """A flag that shapes commands; `commands` are those it goes with."""
+    """A flag that shapes commands, namely `commands`. Without a metavar it is a switch."""
 
     flag: str
     metavar: str
     help: str
     commands: tuple[str, ...]
-    settings: dict = {}
+    read: Callable[[str], object] = _filled
     default: object = None
+    many: bool = False  # may be given several times; the value is a list
+
+    @property
+    def words(self) -> tuple[int, float, bool]:
+        """As of a Command; here each repetition of the flag brings one."""
+        most = math.inf if self.many else 1 if self.metavar else 0
+        return min(most, 1), most, self.many
 
 
 COMMANDS = (
     Command(
-        "--demo", "[N …]", "离线演示：模拟模型走完整个工具调用过程；N 是场景编号，不写就全部演示",
-        run_demo, {"nargs": "*"},
+        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
+        run_demo,
     ),
     Command(
-        "--router-demo", "[QUERY]", "演示工具路由：40 个工具里挑 5 个；写 QUERY 就看它怎么路由",
-        run_router_demo, {"nargs": "?", "const": ""},
+        "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
+        run_router_demo,
     ),
     Command(
-        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
-        run_schema, {"nargs": "*"},
+        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成", run_schema,
     ),
-    Command(
-        "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
-        run_call, {"nargs": "+"},
-    ),
+    Command("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run_call),
     Command(
         "--mcp-demo", "[-- COMMAND …]",
-        "演示 MCP：启动服务器，逐条显示消息；-- 后面写命令，就改为连接那个服务器",
-        run_mcp_demo, {"action": "store_true"},
+        "逐条看 MCP 的消息；-- 后面可写别家服务器的命令", run_mcp_demo,
     ),
     Command(
-        "--mcp-server", "", "作为 MCP 服务器运行（stdio），由 Claude、Cursor 等主机启动",
-        run_mcp_server, {"action": "store_true"},
+        "--mcp-server", "", "作为 MCP 服务器运行，由 Claude、Cursor 等主机启动",
+        run_mcp_server,
     ),
     Command(
-        "--mcp-config", "[HOST]", f"打印主机要的配置：{'、'.join(HOSTS)}；不写就全部打印",
-        run_mcp_config, {"nargs": "?", "const": "all", "choices": ("all", *HOSTS)},
+        "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
+        run_mcp_config, _one_of(("all", *HOSTS)),
     ),
     Command(
-        "--ask", "QUESTION", "问一个真实的模型，它可以用这些工具；写 - 从标准输入读问题",
-        run_ask, {},
+        "--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask,
     ),
-    Command("--models", "", "列出服务器上的模型", run_models, {"action": "store_true"}),
+    Command("--models", "", "列出服务器上的模型", run_models),
 )
 
-WITH_TOOLS = (
-    "--schema", "--demo", "--call", "--ask", "--router-demo",
-    "--mcp-demo", "--mcp-server", "--mcp-config",
-)
+WITH_TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
+WITH_SERVER = ("--ask", "--models")
 
+# In the order of --help: the most used first.
 OPTIONS = (
     Option(
-        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
-        ("--schema",), {"choices": tuple(TOOL_FORMATS)}, "openai",
-    ),
-    Option(
-        "--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么",
-        ("--schema",), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--json", "", "只打印原始消息（JSON），不排版",
-        ("--demo", "--mcp-demo", "--ask"), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份",
-        ("--mcp-config",), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--tools", "FILE.py", "把这个文件里的公开函数也注册为工具，可写多次",
-        WITH_TOOLS, {"action": "append"},
+        "--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", WITH_TOOLS, many=True,
     ),
     Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", WITH_TOOLS),
     Option(
-        "--backend", "NAME",
-        f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
-        ("--ask", "--models"), {"choices": (*BACKENDS, "mock")}, "openai",
+        "--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用",
+        ("--demo", "--mcp-demo", "--ask"),
     ),
+    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ("--ask",)),
     Option(
         "--base-url", "URL",
-        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，都没有就用本机的 Ollama",
-        ("--ask", "--models"),
+        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", WITH_SERVER,
     ),
     Option(
-        "--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
-        ("--ask", "--models"),
+        "--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", WITH_SERVER, str,
     ),
     Option(
-        "--timeout", "SECONDS", "一次回复最多等多久", ("--ask", "--models"), {"type": _seconds},
+        "--backend", "NAME",
+        f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
+        WITH_SERVER, _one_of((*BACKENDS, "mock")), "openai",
     ),
-    Option("--model", "NAME", "模型；不写就看 OPENAI_MODEL，再看服务器是否只有一个", ("--ask",)),
-    Option("--system", "TEXT", "系统提示，代替默认的", ("--ask",)),
+    Option("-q", "", "安静：只显示答案和错误", ("--ask",)),
+    Option("-v", "", "详细：思考、完整的参数和结果", ("--ask",)),
+    Option("--approve", "", "每次调用前先问我", ("--ask",)),
+    Option("--system", "TEXT", "系统提示，代替默认的", ("--ask",), str),
     Option(
-        "-o", "KEY=VALUE", "原样放进请求的参数，可写多次，例如 -o temperature=0.2",
-        ("--ask",), {"action": "append"},
+        "-o", "KEY=VALUE", "原样放进请求的参数，可写多次，例如 -o temperature=0.2", ("--ask",),
+        many=True,
     ),
+    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ("--ask",), _count),
+    Option("--max-turns", "N", "最多请求模型几次，默认 8", ("--ask",), _count, 8),
+    Option("--timeout", "SECONDS", "一次回复最多等多久", WITH_SERVER, _seconds),
+    Option("--no-stream", "", "不用流式", ("--ask",)),
     Option(
-        "--tool-choice", "CHOICE", "auto、none、required 或一个工具名；默认 auto，不发送这个字段",
-        ("--ask",), {}, "auto",
+        "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+        ("--ask",), _filled, "auto",
     ),
     Option(
         "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
-        ("--ask",), {"type": _count},
+        ("--ask",), _count,
     ),
+    Option("--no-route", "", "不挑，全部工具都给模型", ("--ask",)),
     Option(
-        "--no-route", "", "不挑，全部工具都给模型", ("--ask",), {"action": "store_true"}, False,
-    ),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ("--ask",), {"type": _count}),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ("--ask",), {"type": _count}, 8),
-    Option("--no-stream", "", "不用流式", ("--ask",), {"action": "store_true"}, False),
-    Option("--approve", "", "每次调用前先问我", ("--ask",), {"action": "store_true"}, False),
-    Option(
-        "--trace", "FILE.jsonl", "每个事件追加一行 JSON（OpenTelemetry 的 gen_ai.* 字段）",
+        "--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的",
         ("--ask",),
     ),
-    Option("--trace-args", "", "同时记下参数和结果", ("--ask",), {"action": "store_true"}, False),
-    Option("-q", "", "安静：只显示答案和错误", ("--ask",), {"action": "store_true"}, False),
-    Option("-v", "", "详细：思考、完整的参数和结果", ("--ask",), {"action": "store_true"}, False),
+    Option("--trace-args", "", "同时记下参数和结果", ("--ask",)),
+    Option(
+        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
+        ("--schema",), _one_of(TOOL_FORMATS), "openai",
+    ),
+    Option("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
+    Option("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
+CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
+NEEDED = {"--trace-args": "--trace"}
 
 EXAMPLES = (
     ("--demo", "看六个场景，不联网，什么都不用装"),
@@ -10296,163 +10461,258 @@ EXAMPLES = (
     ("--schema --tools my_tools.py --lint", "检查自己写的工具"),
     ("--call calculator '{\"expression\": \"2**10\"}'", "替模型调用一次计算器"),
     ('--ask "17*23+4 是多少？" --model qwen2.5:7b', "问本机 Ollama 里的模型"),
-    (
-        "--ask - --base-url http://localhost:8000/v1 --system 简短回答 < q.txt",
-        "问本机 vLLM 里的模型，从文件读问题",
-    ),
+    ("--ask - --base-url http://localhost:8000/v1 < q.txt", "问本机 vLLM，从文件读问题"),
     ("--mcp-config claude --write", "把 MCP 服务器登记到 Claude Desktop"),
 )
+
+# --- help ---
+
 HELP_WIDTH = 98
 HELP_LEFT = 26  # columns for the flags
+SIDE_BY_SIDE = 64  # on a narrower screen the explanation stands below its flag
 
 
-def _name(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
-
-
-def _flag_lines(rows: Iterable[Command | Option]) -> Iterator[str]:
+def _flag_lines(rows: Iterable[Command | Option], width: int) -> Iterator[str]:
+    indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
-        first, *rest = wrap(row.help, HELP_WIDTH - HELP_LEFT)
-        if columns(left) >= HELP_LEFT:
+        first, *more = wrap(row.help, width - indent)
+        if columns(left) >= indent:
             yield left
             left = ""
-        yield pad(left, HELP_LEFT) + first
-        yield from (" " * HELP_LEFT + line for line in rest)
+        yield pad(left, indent) + first
+        yield from (" " * indent + line for line in more)
 
 
-def short_help() -> Iterator[str]:
+def short_help(style: Style) -> Iterator[str]:
     """What a run without arguments prints."""
-    yield "工具调用（tool calling）与 MCP 的参考实现，CME295 第 4 周第 3 天。只用标准库。"
-    yield ""
-    yield "用法：python3 w4d3_tools_mcp.py 命令 [选项]"
-    yield ""
-    yield "命令（选一个）"
-    yield from _flag_lines(COMMANDS)
-    yield ""
-    yield "先试：python3 w4d3_tools_mcp.py --demo        全部选项：--help"
+    width = min(style.width, HELP_WIDTH)
+    yield from wrap(
+        "工具调用（tool calling）与 MCP 的参考实现，CME295 第 4 周第 3 天。只用标准库。", width,
+    )
+    yield from ("", "用法：python3 w4d3_tools_mcp.py 命令 [选项]", "", "命令（选一个）")
+    yield from _flag_lines(COMMANDS, width)
+    yield from ("", "先试：python3 w4d3_tools_mcp.py --demo", "全部选项：--help")
 
 
-def full_help() -> Iterator[str]:
+def _option_group(option: Option) -> str:
+    return option.commands[0] if len(option.commands) < 3 else ""
+
+
+def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
-    yield from itertools.islice(short_help(), 4)
-    yield "命令（选一个）"
-    yield from _flag_lines(COMMANDS)
-    for commands in dict.fromkeys(option.commands for option in OPTIONS):
+    width = min(style.width, HELP_WIDTH)
+    yield from itertools.islice(short_help(style), len([*short_help(style)]) - 3)
+    for group in dict.fromkeys(map(_option_group, OPTIONS)):
         yield ""
-        yield f"选项（用于 {' '.join(commands)}）"
-        yield from _flag_lines(option for option in OPTIONS if option.commands == commands)
-    yield ""
-    yield "例子"
+        yield f"{group} 的选项" if group else "通用选项"
+        yield from _flag_lines((row for row in OPTIONS if _option_group(row) == group), width)
+    yield from ("", "例子")
     for arguments, purpose in EXAMPLES:
         yield f"  # {purpose}"
         yield f"  python3 w4d3_tools_mcp.py {arguments}"
     yield ""
-    yield (
+    yield from wrap(
         "退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。"
-        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。"
+        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。", width,
     )
 
 
-# argparse's own words → one Chinese sentence that says what to do
-_PARSER_ERRORS = (
-    (r"argument (\S+): expected one argument", "{0} 后面要跟一个值"),
-    (r"argument (\S+): expected at least one argument", "{0} 后面至少要跟一个值"),
-    (r"argument (\S+): invalid choice: (.+?) \(choose from (.*)\)", "{0} 不能是 {1}，可选：{2}"),
-    (r"argument (\S+): invalid \w+ value: (.+)", "{0} 要大于 0 的数，收到的是 {1}"),
-    (r"argument (\S+): ignored explicit argument (.+)", "{0} 不带值，收到的是 {1}"),
-)
+# --- the command line → one command and its flags ---
 
 
-def _make_parser():
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str):
-            for pattern, sentence in _PARSER_ERRORS:
-                if match := re.fullmatch(pattern, message):
-                    raise UsageError(sentence.format(*match.groups()).replace("'", ""))
-            raise UsageError(message)
-
-    parser = Parser(add_help=False, allow_abbrev=False, usage="")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("--version", action="store_true")
-    for row in (*COMMANDS, *OPTIONS):
-        parser.add_argument(row.flag, default=None, dest=_name(row.flag), **row.settings)
-    return parser
+def _unknown(word: str, flags: Iterable[str]) -> UsageError:
+    flags = [*flags, "--help", "--version"]
+    near = closest(word.partition("=")[0], flags) if word.startswith("-") else None
+    hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
+    return UsageError(f"不认识 {said(word)}，{hint}")
 
 
-def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
-    """The chosen command (None: none given) and the flags. Raises UsageError."""
-    own = list(itertools.takewhile(lambda word: word != "--", argv))
-    args, rest = _make_parser().parse_known_args(own)
-    args.rest = argv[len(own) + 1:]  # somebody else's command, not ours to read
-    flags = [row.flag for row in (*COMMANDS, *OPTIONS)] + ["--help", "--version"]
-    for word in rest[:1]:
-        near = closest(word.split("=")[0], flags) if word.startswith("-") else None
-        hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
-        raise UsageError(f"不认识 {word}，{hint}")
-    if args.help or args.version:
-        return None, args
-    given = [command for command in COMMANDS if getattr(args, _name(command.flag)) is not None]
-    if len(given) > 1:
-        raise UsageError(f"{given[0].flag} 和 {given[1].flag} 不能同时用，请分两次运行")
-    if args.rest and not (given and "--" in given[0].metavar):
-        raise UsageError("-- 后面的命令要和 --mcp-demo 一起用")
-    for option in OPTIONS:
-        if getattr(args, _name(option.flag)) is None:
-            setattr(args, _name(option.flag), option.default)
-        elif not given or given[0].flag not in option.commands:
-            raise UsageError(f"{option.flag} 要和 {' 或 '.join(option.commands)} 一起用")
-    return (given[0] if given else None), args
+def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> dict[str, list[str]]:
+    """Flag → the texts given with it; words without a flag belong to the command before them."""
+    given: dict[str, list[str]] = {}
+    command, queue = None, iter(words)
+    for word in queue:
+        flag, equals, value = word.partition("=")
+        row, values = rows.get(flag), [value] if equals else []
+        if row is None:
+            if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
+                raise _unknown(word, rows)
+            given[command].append(word)
+        elif isinstance(row, Command):
+            if command == flag:
+                raise UsageError(f"{flag} 写了两次，请合成一次")
+            if command:
+                raise UsageError(f"{command} 和 {flag} 不能同时用，请分两次运行")
+            command, given[flag] = flag, values
+        elif row.metavar:
+            values = values or [*itertools.islice(queue, 1)]
+            if not values or not equals and values[0].partition("=")[0] in rows:
+                raise UsageError(f"{flag} 后面要跟一个值")
+            given[flag] = given.get(flag, []) + values
+        elif equals:
+            raise UsageError(f"{flag} 不带值，收到的是 {said(value)}")
+        else:
+            given[flag] = values
+    return given
+
+
+def _value(row: Command | Option, words: list[str]) -> object:
+    """What the texts given with a flag mean: a list, one value, or True for a switch."""
+    least, most, many = row.words
+    if len(words) < least:
+        raise UsageError(f"{row.flag} 后面{'至少' if many else ''}要跟一个值")
+    if len(words) > most:
+        hint = "只能有一个值，有空格时请加引号" if most else "后面不用写值"
+        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(words[int(most)])}")
+    try:
+        values = [row.read(word) for word in words]
+    except UsageError as error:
+        raise UsageError(f"{row.flag} {error}") from None
+    return values if many else (values or [True])[0]
+
+
+def _check_flags(command: Command | None, given: Iterable[str]) -> None:
+    """Raise UsageError for flags that do not go together."""
+    for row in OPTIONS:
+        if row.flag in given and not (command and command.flag in row.commands):
+            raise UsageError(f"{row.flag} 要和 {' 或 '.join(row.commands)} 一起用")
+    for one, other in CONTRADICTIONS:
+        if one in given and other in given:
+            raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
+    for flag, other in NEEDED.items():
+        if flag in given and other not in given:
+            raise UsageError(f"{flag} 要和 {other} 一起用")
+
+
+def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None, object]:
+    """The chosen command (None: none given) and the flags as attributes. Raises UsageError.
+
+    `rest` is what came after `--`: somebody else's command, not ours to read.
+    """
+    rows = {row.flag: row for row in (*COMMANDS, *OPTIONS)}
+    given = _sorted_words(own, rows)
+    command = next((row for row in COMMANDS if row.flag in given), None)
+    _check_flags(command, given)
+    if rest and not (command and "--" in command.metavar):
+        users = [row.flag for row in COMMANDS if "--" in row.metavar]
+        raise UsageError(f"-- 后面的命令要和 {' 或 '.join(users)} 一起用")
+    flags = types.SimpleNamespace(rest=rest)
+    for flag, row in rows.items():
+        value = _value(row, given[flag]) if flag in given else getattr(row, "default", None)
+        setattr(flags, flag.lstrip("-").replace("-", "_"), value)
+    return command, flags
+
+
+def _spell(stream, handler: str) -> None:
+    """Choose what becomes of characters that the stream's encoding lacks."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors=handler)
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
-    command, args = parse_command_line(argv)
-    if args.version:
+    style = screen_style(sys.stdout)
+    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    if {"-h", "--help"} & {*own}:
+        yield from full_help(style)
+        return
+    if "--version" in own:
         yield f"w4d3_tools_mcp {VERSION}"
-    elif args.help:
-        yield from full_help()
-    elif command is None:
-        yield from short_help()
-    else:
-        yield from command.run(args, screen_style(sys.stdout))
+        return
+    command, args = parse_command_line(own, argv[len(own) + 1:])
+    if command is None:
+        yield from short_help(style)
+        return
+    if sys.flags.optimize > 1:
+        raise UsageError(
+            "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
+            "请去掉这个设置再运行"
+        )
+    _check_paths(args)
+    if args.json or command.run is run_schema and not args.lint:
+        _spell(sys.stdout, "json_escapes")
+    yield from command.run(args, style)
 
 
-def _run_command(argv: list[str]) -> int:
+# --- output and failure ---
+
+
+class _OutputError(Exception):
+    """Standard output takes nothing more. Exit code 1."""
+
+
+def _put(line: str) -> None:
     try:
-        for line in _lines(argv):
-            print(line)
-        sys.stdout.flush()
+        print(printable(line) if sys.stdout.isatty() else line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+
+
+def _failed(error: Exception) -> int:
+    """Tell the user what went wrong, in one sentence; returns the exit code."""
+    if isinstance(error, (BrokenPipeError, _OutputError)):  # else Python's own last flush fails too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… --schema | head`
         return 0
-    except UsageError as error:
+    if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, UsageError):
         _complain(str(error))
         return 2
-    except BrokenPipeError:  # the reader of a pipe has seen enough, as in `… --schema | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
+    reason = str(error) if known else error_text(error)
+    _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
+    return 1
+
+
+def _open_streams() -> None:
+    """Make the three standard streams usable. Raises _OutputError when stdout is closed."""
+    closed = sys.stdout is None
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # else the next file opened would take its number
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - for good
+    for stream in (sys.stdout, sys.stderr):
+        _spell(stream, "typed_instead")  # a GBK console must not crash on a rare character
+    if closed:
+        raise _OutputError("标准输出是关着的，结果没有地方显示")
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if "中".encode(encoding, "replace") == b"?":
+        _complain(f"This console ({encoding}) has no Chinese; try PYTHONIOENCODING=utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code 0, 1 (failed), 2 (wrong usage) or 130 (Ctrl-C)."""
-    codecs.register_error("typed_instead", typed_instead)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a GBK console must not crash on a rare character
-            stream.reconfigure(errors="typed_instead")
     try:
-        return _run_command(sys.argv[1:] if argv is None else argv)
-    except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE):
-            raise
-        known = isinstance(error, (ToolError, SchemaError, BackendError))
-        reason = str(error) if known else error_text(error)
-        _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
-        return 1
+        try:
+            _open_streams()
+            for line in _lines(sys.argv[1:] if argv is None else argv):
+                _put(line)
+            return 0
+        except Exception as error:
+            return _failed(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _leave(code: int) -> typing.NoReturn:
+    """End the process, at once if a tool still runs: its prints would crash Python's own end."""
+    if threading.active_count() > 1:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
     # A --tools file that imports ToolError must get this module, not a second copy of it.
     sys.modules.setdefault("w4d3_tools_mcp", sys.modules["__main__"])
-    sys.exit(main())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # ours, from the head of this file
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    exit_code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own end must not be interrupted
+    _leave(exit_code)

@@ -16,7 +16,6 @@ from golden import COMMANDS, PRODUCT, ROOT, run
 import w4d3_tools_mcp as product
 
 TRACEBACK = b"Traceback"
-codecs.register_error("typed_instead", product.typed_instead)
 
 
 def text(raw):
@@ -267,7 +266,7 @@ def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):
     code = (
         "import sys, w4d3_tools_mcp as p\n"
         "def broken(args, style): raise RuntimeError('inside /home/me/x/y.py')\n"
-        "p.COMMANDS = (p.Command('--demo', '', '', broken, {'nargs': '*'}),)\n"
+        "p.COMMANDS = (p.Command('--demo', '[N …]', '', broken),)\n"
         "sys.exit(p.main(['--demo']))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONUTF8": "1"}
