@@ -2229,17 +2229,20 @@ _NOTHING_FOUND = re.compile(
 )
 _MOST_REQUIRED = 5
 _LARGEST_SCHEMA = 8192  # characters; beyond it hosts and small models struggle
+_MOST_SIBLINGS = 3  # named, of those that look alike
 _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in common
 
 
-def _pieces(tool: Tool) -> set[str]:
-    text = re.sub(r"\s+", "", f"{tool.name}{tool.description}".lower())
-    return {text[i:i + 2] for i in range(len(text) - 1)}
+@functools.lru_cache(2**14)  # every tool is compared with every other
+def _pieces(text: str) -> frozenset[str]:
+    text = re.sub(r"\s+", "", text.lower())
+    return frozenset(text[i:i + 2] for i in range(len(text) - 1))
 
 
 def _likeness(one: Tool, other: Tool) -> float:
-    a, b = _pieces(one), _pieces(other)
-    return len(a & b) / (len(a | b) or 1)
+    a, b = _pieces(one.name + one.description), _pieces(other.name + other.description)
+    both = len(a & b)
+    return both / (len(a) + len(b) - both or 1)
 
 
 def _review_name(tool: Tool, others: list[Tool]) -> Iterator[str]:
@@ -2260,9 +2263,14 @@ def _review_result(tool: Tool, others: list[Tool]) -> Iterator[str]:
 
 
 def _review_siblings(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    for other in others:
-        if _likeness(tool, other) >= _SIMILAR and other.name not in tool.description:
-            yield f"和 {other.name} 很像，请写清两者的分工"
+    alike = [
+        other.name for other in others
+        if other.name not in tool.description and _likeness(tool, other) >= _SIMILAR
+    ]
+    for name in alike[:_MOST_SIBLINGS]:
+        yield f"和 {name} 很像，请写清两者的分工"
+    if more := alike[_MOST_SIBLINGS:]:
+        yield f"另外还和 {len(more)} 个工具很像，请写清各自的分工"
 
 
 def _review_required(tool: Tool, others: list[Tool]) -> Iterator[str]:
@@ -8653,17 +8661,20 @@ class Style(NamedTuple):
         return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour and text else text
 
 
+@functools.lru_cache(2**14)
+def _char_columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # combining or invisible
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
 def columns(text: str) -> int:
     """Terminal columns of a text: wide characters take two, combining ones none.
 
     >>> columns("KV 缓存")
     7
     """
-    return sum(
-        0 if unicodedata.category(char) in ("Mn", "Me", "Cf")
-        else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+    return sum(map(_char_columns, text))
 
 
 def pad(text: str, width: int) -> str:
@@ -9766,7 +9777,8 @@ class _OwnStdout:
     def __getattr__(self, name: str):
         if threading.current_thread() is threading.main_thread():
             return getattr(self._stream, name)
-        return self._write if name == "write" else getattr(sys.stderr, name)
+        ours = {"write": self._write, "close": bool}  # bool: closes nothing
+        return ours.get(name) or getattr(sys.stderr, name)
 
     def _write(self, text: str) -> int:
         self._printed += len(text)
@@ -9872,14 +9884,13 @@ def _user_functions(module: types.ModuleType, path: str) -> dict[str, Callable]:
         return here and origin.__name__ != "<lambda>"
 
     if isinstance(listed, (list, tuple)):
-        public = {name: getattr(module, name) for name in listed}
-        public = {name: value for name, value in public.items() if _def_behind(value)}
+        if missing := [name for name in listed if not hasattr(module, name)]:
+            raise UsageError(f"--tools：{path}：__all__ 里的 {missing[0]} 没有定义")
+        public = [(n, getattr(module, n)) for n in listed if _def_behind(getattr(module, n))]
     else:
-        public = {
-            name: value for name, value in vars(module).items()
-            if not name.startswith("_") and is_own(name, value)
-        }
-    return dict({id(value): (name, value) for name, value in reversed(public.items())}.values())
+        public = [(n, v) for n, v in vars(module).items() if n[:1] != "_" and is_own(n, v)]
+    first = {id(value): (name, value) for name, value in reversed(public)}
+    return dict(reversed(first.values()))
 
 
 def add_user_tools(registry: ToolRegistry, path: str) -> None:
@@ -9903,9 +9914,16 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
             raise UsageError(f"--tools：{place}：{reason}") from error
 
 
+def _silence(stream) -> None:
+    """Let a stream that failed write to nowhere: Python flushes it again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _complain(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk, a closed pipe: nobody left to tell
+    try:
         print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+    except OSError:  # a full disk, a closed pipe: nobody left to tell
+        _silence(sys.stderr)
 
 
 def _show_progress(done: int, total: int) -> None:
@@ -10197,9 +10215,11 @@ def _trace_file(args, model):
 
 
 def _write_error(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk: nobody left to tell
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError:  # a full disk: nobody left to tell
+        _silence(sys.stderr)
 
 
 def _write_answer(text: str) -> None:
@@ -10652,8 +10672,8 @@ def _put(line: str) -> None:
 
 def _failed(error: Exception) -> int:
     """Tell the user what went wrong, in one sentence; returns the exit code."""
-    if isinstance(error, (BrokenPipeError, _OutputError)):  # else Python's own last flush fails too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, (BrokenPipeError, _OutputError)):
+        _silence(sys.stdout)
     if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… --schema | head`
         return 0
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
