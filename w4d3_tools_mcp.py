@@ -9755,10 +9755,11 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
 
 DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
 WIDEST = 120  # columns; longer lines are hard to read
-NARROWEST = 48
+NARROWEST = 30
 PIPED_WIDTH = 80  # columns when the output is no terminal
 IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
 PRINTED = 1_000_000  # characters that user code may print
+_FUNCTIONS = (types.FunctionType, types.MethodType, type(functools.cache(len)))
 
 
 class UsageError(Exception):
@@ -9769,16 +9770,21 @@ class UsageError(Exception):
 
 
 class _OwnStdout:
-    """sys.stdout for the main thread. What user code prints in other threads goes to stderr."""
+    """sys.stdout for our main thread alone: what user code prints, or its child, is stderr's."""
 
-    def __init__(self, stream):
-        self._stream, self._printed = stream, 0
+    def __init__(self):
+        self._stream, self._printed = sys.stdout, 0
+        with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
+            shared = sys.stdout.fileno()
+            self._stream = open(  # noqa: SIM115 - open as long as we are
+                os.dup(shared), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors,
+            )
+            os.dup2(sys.stderr.fileno(), shared)
 
     def __getattr__(self, name: str):
         if threading.current_thread() is threading.main_thread():
             return getattr(self._stream, name)
-        ours = {"write": self._write, "close": bool}  # bool: closes nothing
-        return ours.get(name) or getattr(sys.stderr, name)
+        return {"write": self._write, "close": bool}.get(name) or getattr(sys.stderr, name)
 
     def _write(self, text: str) -> int:
         self._printed += len(text)
@@ -9787,29 +9793,13 @@ class _OwnStdout:
         return sys.stderr.write(text)
 
 
-def _keep_stdout() -> None:
-    """From now on only our main thread writes to standard output, child processes neither."""
-    stream = sys.stdout
-    if isinstance(stream, _OwnStdout) or stream is sys.stderr:
-        return
-    stream.flush()
-    with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
-        shared = stream.fileno()
-        stream = open(  # noqa: SIM115 - open as long as we are
-            os.dup(shared), "w", encoding=stream.encoding, errors=stream.errors,
-        )
-        os.dup2(sys.stderr.fileno(), shared)
-    sys.stdout = _OwnStdout(stream)
-
-
-def _failure_of(work: Callable[[], object], seconds: float) -> BaseException | None:
+def _failure_of(work: Callable[[], None], seconds: float) -> BaseException | None:
     """What `work` raised, be it exit(), in a thread that may be left behind."""
     ended: list[BaseException | None] = []
 
     def attempt() -> None:
         try:
-            work()
-            ended.append(None)
+            ended.append(work())
         except BaseException as error:
             ended.append(error)
 
@@ -9823,15 +9813,13 @@ def _place(error: BaseException, path: str) -> str:
     """The file and line where it happened: the innermost of the user's own files."""
     import traceback
 
-    folder = os.path.join(os.path.dirname(path), "")
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
-        places.append((error.filename, error.lineno))
-    own = [
-        f"{file} 第 {line} 行" for file, line in places
-        if file and file.startswith(folder) and "-packages" not in file and file != __file__
-    ]
-    return own[-1] if own else path
+        places.append((error.filename or "", error.lineno))
+    for file, line in reversed(places):
+        if file.startswith(os.path.dirname(path)) and "-packages" not in file and file != __file__:
+            return f"{file} 第 {line} 行"
+    return path
 
 
 def _import_file(path: str) -> types.ModuleType:
@@ -9854,43 +9842,23 @@ def _import_file(path: str) -> types.ModuleType:
     return module
 
 
-# What may be a public function; classes, NewType and objects that can be called are none.
-_FUNCTIONS = (
-    types.FunctionType, types.MethodType, functools.partial, type(functools.cache(len)),
-)
-
-
-def _def_behind(value: object) -> types.FunctionType | None:
-    """The `def` behind a function, a method, or what functools and decorators make of one."""
-    for _ in range(50):  # f.__wrapped__ = f goes round for ever
-        if not isinstance(value, _FUNCTIONS):
-            return None
-        inner = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "func"))
-        value = next(filter(None, inner), value)
-    return value
-
-
 def _user_functions(module: types.ModuleType, path: str) -> dict[str, Callable]:
-    """Name → public function of the file, or of its __all__; of two names of one the first."""
-    with open(path, "rb") as file:
-        defined = {*re.findall(rb"^(?:async +)?def +(\w+)", file.read(), re.M)}
-    listed = getattr(module, "__all__", None)
-
-    def is_own(name: str, value: object) -> bool:
-        if name.encode() in defined:  # a decorator from elsewhere may hide where it is from
-            return callable(value) and not isinstance(value, type)
-        origin = _def_behind(value)
-        here = origin is not None and origin.__module__ == module.__name__
-        return here and origin.__name__ != "<lambda>"
-
-    if isinstance(listed, (list, tuple)):
-        if missing := [name for name in listed if not hasattr(module, name)]:
-            raise UsageError(f"--tools：{path}：__all__ 里的 {missing[0]} 没有定义")
-        public = [(n, getattr(module, n)) for n in listed if _def_behind(getattr(module, n))]
-    else:
-        public = [(n, v) for n, v in vars(module).items() if n[:1] != "_" and is_own(n, v)]
-    first = {id(value): (name, value) for name, value in reversed(public)}
-    return dict(reversed(first.values()))
+    """Name → public function of the file, or of its __all__; of two names for one the first."""
+    listed, found = getattr(module, "__all__", None), {}
+    listed = listed if isinstance(listed, (list, tuple)) else None
+    if missing := [name for name in listed or () if not hasattr(module, name)]:
+        raise UsageError(f"--tools：{path}：__all__ 里的 {missing[0]} 没有定义")
+    for name, value in vars(module).items():
+        if listed is not None:
+            wanted = name in listed and callable(value) and not isinstance(value, type)
+        else:
+            wanted = (
+                name[:1] != "_" and isinstance(value, _FUNCTIONS)
+                and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
+            )
+        if wanted:
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
 
 
 def add_user_tools(registry: ToolRegistry, path: str) -> None:
@@ -9898,18 +9866,18 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
 
     Raises UsageError naming file, line and reason when the file or a function is unusable.
     """
-    path = os.path.abspath(path)
     functions = _user_functions(_import_file(path), path)
     if not functions:
-        raise UsageError(f"--tools：{path} 里没有公开的函数（名字不以 _ 开头，定义在该文件里）")
+        raise UsageError(
+            f"--tools：{path} 里没有公开的函数：要用 def 写在这个文件里，名字不以 _ 开头，"
+            "装饰器要用 functools.wraps"
+        )
     for name, fn in functions.items():
         try:
             registry.register(fn, **{"name": name, **getattr(fn, "tool", {})})
         except Exception as error:  # also what its own __signature__ or .tool does
-            code = getattr(_def_behind(fn), "__code__", None)
-            place = f"{path} 的 {name}"
-            if code:
-                place = f"{code.co_filename} 第 {code.co_firstlineno} 行"
+            code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+            place = f"{code.co_filename} 第 {code.co_firstlineno} 行" if code else path
             reason = error if isinstance(error, SchemaError) else error_text(error)
             raise UsageError(f"--tools：{place}：{reason}") from error
 
@@ -9926,62 +9894,49 @@ def _complain(text: str) -> None:
         _silence(sys.stderr)
 
 
-def _show_progress(done: int, total: int) -> None:
-    if total > PROGRESS_STEP:  # fewer files take no time
-        _complain(f"正在为笔记建索引：{done}/{total} 个文件")
-
-
-def _refuse_path(flag: str, path: str, faults: Iterable[tuple[bool, str]]) -> None:
-    for fault, reason in faults:
-        if fault:
-            raise UsageError(f"{flag} {said(path)}：{reason}")
-
-
 def _check_paths(args) -> None:
     """Raise UsageError for a --tools file or a --notes folder that cannot be read."""
     for path in args.tools or ():
-        _refuse_path("--tools", path, (
-            (not os.path.exists(path), "没有这个文件"),
-            (os.path.isdir(path), "这是文件夹，请写出里面的 .py 文件"),
-            (not path.endswith(".py"), "不是 Python 文件，名字要以 .py 结尾"),
-            (not os.path.isfile(path), "不是普通文件"),
-        ))
-    if args.notes:
-        _refuse_path("--notes", args.notes, (
-            (not os.path.exists(args.notes), "没有这个文件夹"),
-            (not os.path.isdir(args.notes), "这不是文件夹"),
-            (not os.access(args.notes, os.R_OK | os.X_OK), "没有权限读这个文件夹"),
-        ))
+        if os.path.isdir(path):
+            raise UsageError(f"--tools {said(path)}：这是文件夹，请写出里面的 .py 文件")
+        if not path.endswith(".py") or not os.path.isfile(path):
+            reason = "不是 Python 文件（.py）" if os.path.exists(path) else "没有这个文件"
+            raise UsageError(f"--tools {said(path)}：{reason}")
+    if args.notes and not (os.path.isdir(args.notes) and os.access(args.notes, os.R_OK | os.X_OK)):
+        reason = "没有权限读" if os.path.isdir(args.notes) else "没有这个文件夹"
+        raise UsageError(f"--notes {said(args.notes)}：{reason}")
 
 
 def chosen_notes(args) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
+    def progress(done: int, total: int) -> None:
+        if total > PROGRESS_STEP:  # fewer files take no time
+            _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+
     if not args.notes:
         return NotesIndex(NOTES_FOLDER)
     cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
-    return LargeNotesIndex(args.notes, cache, progress=_show_progress)
+    return LargeNotesIndex(args.notes, cache, progress=progress)
 
 
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
-    """The built-in tools and those of --tools, reading the notes of --notes."""
-    registry = built_in_tools(notes or chosen_notes(args))
-    if args.tools:
-        _keep_stdout()
-    for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
-        add_user_tools(registry, path)
-    return registry
+    """The built-in tools and those of --tools, reading the notes of --notes.
 
-
-def _tools_that_run(args) -> ToolRegistry:
-    """chosen_tools for a command that calls them; what the notes had to leave out is told."""
-    notes = chosen_notes(args)
-    if args.notes:
+    What those notes had to leave out is told, unless the caller brings them itself.
+    """
+    if notes is None:
+        notes = chosen_notes(args)
         try:
-            for notice in notes.notices:
+            for notice in notes.notices if args.notes else ():
                 _complain(f"--notes：{notice}")
         except ToolError as error:  # nothing to read in it
             raise UsageError(f"--notes {said(args.notes)}：{error}") from error
-    return chosen_tools(args, notes)
+    registry = built_in_tools(notes)
+    if args.tools and sys.stdout is not sys.stderr:  # as the server has it
+        sys.stdout = _OwnStdout()
+    for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
+        add_user_tools(registry, path)
+    return registry
 
 
 def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
@@ -10023,7 +9978,7 @@ def run_schema(args, style: Style) -> Iterator[str]:
 def run_call(args, style: Style) -> Iterator[str]:
     """--call: one tool with the arguments a model would write; the text the model would read."""
     name, *texts = args.call
-    tools = _tools_that_run(args)
+    tools = chosen_tools(args)
     _pick_tools(tools, [name])
     model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),)), Turn()])
     events = run_tool_loop(model, tools, [])  # for its time limit
@@ -10036,7 +9991,7 @@ def run_call(args, style: Style) -> Iterator[str]:
 def run_router_demo(args, style: Style) -> Iterator[str]:
     """--router-demo: how a request is routed among the 40 tools of the catalogue."""
     query = args.router_demo if isinstance(args.router_demo, str) else ""
-    yield from router_demo_text(query, catalogue_tools(_tools_that_run(args)), style)
+    yield from router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
 
 
 ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
@@ -10064,7 +10019,7 @@ def _demo_number(text: str) -> int:
 def run_demo(args, style: Style) -> Iterator[str]:
     """--demo: scenarios with a scripted model; --json gives their raw message lists."""
     numbers = [_demo_number(text) for text in args.demo] or range(1, len(SCENARIOS) + 1)
-    tools = _tools_that_run(args)
+    tools = chosen_tools(args)
     if args.json:
         runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
         yield _pretty(runs[0] if len(runs) == 1 else runs)
@@ -10356,13 +10311,6 @@ class Command(NamedTuple):
     run: Callable[[object, Style], Iterator[str]]
     read: Callable[[str], object] = str  # of one word
 
-    @property
-    def words(self) -> tuple[int, float, bool]:
-        """The least and the most words, and whether the value is a list."""
-        least = int(self.metavar[:1] not in ("", "["))
-        most = 0 if self.metavar[:3] in ("", "[--") else math.inf if " " in self.metavar else 1
-        return least, most, most > 1
-
 
 class Option(NamedTuple):
     """A flag that shapes commands, namely `commands`. Without a metavar it is a switch."""
@@ -10375,18 +10323,9 @@ class Option(NamedTuple):
     default: object = None
     many: bool = False  # may be given several times; the value is a list
 
-    @property
-    def words(self) -> tuple[int, float, bool]:
-        """As of a Command; here each repetition of the flag brings one."""
-        most = math.inf if self.many else 1 if self.metavar else 0
-        return min(most, 1), most, self.many
-
 
 COMMANDS = (
-    Command(
-        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
-        run_demo,
-    ),
+    Command("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N", run_demo),
     Command(
         "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
         run_router_demo,
@@ -10396,75 +10335,56 @@ COMMANDS = (
     ),
     Command("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run_call),
     Command(
-        "--mcp-demo", "[-- COMMAND …]",
-        "逐条看 MCP 的消息；-- 后面可写别家服务器的命令", run_mcp_demo,
+        "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
+        run_mcp_demo,
     ),
-    Command(
-        "--mcp-server", "", "作为 MCP 服务器运行，由 Claude、Cursor 等主机启动",
-        run_mcp_server,
-    ),
+    Command("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run_mcp_server),
     Command(
         "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
         run_mcp_config, _one_of(("all", *HOSTS)),
     ),
-    Command(
-        "--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask,
-    ),
+    Command("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask),
     Command("--models", "", "列出服务器上的模型", run_models),
 )
-
-WITH_TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
-WITH_SERVER = ("--ask", "--models")
+TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
+MESSAGES, MODEL, ASK = ("--demo", "--mcp-demo", "--ask"), ("--ask", "--models"), ("--ask",)
 
 # In the order of --help: the most used first.
 OPTIONS = (
-    Option(
-        "--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", WITH_TOOLS, many=True,
-    ),
-    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", WITH_TOOLS),
-    Option(
-        "--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用",
-        ("--demo", "--mcp-demo", "--ask"),
-    ),
-    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ("--ask",)),
+    Option("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", TOOLS, many=True),
+    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS),
+    Option("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
+    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK),
     Option(
         "--base-url", "URL",
-        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", WITH_SERVER,
+        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,
     ),
-    Option(
-        "--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", WITH_SERVER, str,
-    ),
+    Option("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
     Option(
         "--backend", "NAME",
         f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
-        WITH_SERVER, _one_of((*BACKENDS, "mock")), "openai",
+        MODEL, _one_of((*BACKENDS, "mock")), "openai",
     ),
-    Option("-q", "", "安静：只显示答案和错误", ("--ask",)),
-    Option("-v", "", "详细：思考、完整的参数和结果", ("--ask",)),
-    Option("--approve", "", "每次调用前先问我", ("--ask",)),
-    Option("--system", "TEXT", "系统提示，代替默认的", ("--ask",), str),
-    Option(
-        "-o", "KEY=VALUE", "原样放进请求的参数，可写多次，例如 -o temperature=0.2", ("--ask",),
-        many=True,
-    ),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ("--ask",), _count),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ("--ask",), _count, 8),
-    Option("--timeout", "SECONDS", "一次回复最多等多久", WITH_SERVER, _seconds),
-    Option("--no-stream", "", "不用流式", ("--ask",)),
+    Option("-q", "", "安静：只显示答案和错误", ASK),
+    Option("-v", "", "详细：思考、完整的参数和结果", ASK),
+    Option("--approve", "", "每次调用前先问我", ASK),
+    Option("--system", "TEXT", "系统提示，代替默认的", ASK, str),
+    Option("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2", ASK, many=True),
+    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _count),
+    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _count, 8),
+    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _seconds),
+    Option("--no-stream", "", "不用流式", ASK),
     Option(
         "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
-        ("--ask",), _filled, "auto",
+        ASK, default="auto",
     ),
     Option(
         "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
-        ("--ask",), _count,
+        ASK, _count,
     ),
-    Option("--no-route", "", "不挑，全部工具都给模型", ("--ask",)),
-    Option(
-        "--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的",
-        ("--ask",),
-    ),
-    Option("--trace-args", "", "同时记下参数和结果", ("--ask",)),
+    Option("--no-route", "", "不挑，全部工具都给模型", ASK),
+    Option("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
+    Option("--trace-args", "", "同时记下参数和结果", ASK),
     Option(
         "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
         ("--schema",), _one_of(TOOL_FORMATS), "openai",
@@ -10473,7 +10393,6 @@ OPTIONS = (
     Option("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
 CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
-NEEDED = {"--trace-args": "--trace"}
 
 EXAMPLES = (
     ("--demo", "看六个场景，不联网，什么都不用装"),
@@ -10515,18 +10434,17 @@ def short_help(style: Style) -> Iterator[str]:
     yield from ("", "先试：python3 w4d3_tools_mcp.py --demo", "全部选项：--help")
 
 
-def _option_group(option: Option) -> str:
-    return option.commands[0] if len(option.commands) < 3 else ""
-
-
 def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
     width = min(style.width, HELP_WIDTH)
     yield from itertools.islice(short_help(style), len([*short_help(style)]) - 3)
-    for group in dict.fromkeys(map(_option_group, OPTIONS)):
-        yield ""
-        yield f"{group} 的选项" if group else "通用选项"
-        yield from _flag_lines((row for row in OPTIONS if _option_group(row) == group), width)
+    groups: dict[str, list[Option]] = {}
+    for option in OPTIONS:
+        of_one = f"{option.commands[0]} 的选项"
+        groups.setdefault("通用选项" if len(option.commands) > 2 else of_one, []).append(option)
+    for title, options in groups.items():
+        yield from ("", title)
+        yield from _flag_lines(options, width)
     yield from ("", "例子")
     for arguments, purpose in EXAMPLES:
         yield f"  # {purpose}"
@@ -10541,13 +10459,6 @@ def full_help(style: Style) -> Iterator[str]:
 # --- the command line → one command and its flags ---
 
 
-def _unknown(word: str, flags: Iterable[str]) -> UsageError:
-    flags = [*flags, "--help", "--version"]
-    near = closest(word.partition("=")[0], flags) if word.startswith("-") else None
-    hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
-    return UsageError(f"不认识 {said(word)}，{hint}")
-
-
 def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> dict[str, list[str]]:
     """Flag → the texts given with it; words without a flag belong to the command before them."""
     given: dict[str, list[str]] = {}
@@ -10557,52 +10468,39 @@ def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> di
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                raise _unknown(word, rows)
+                near = closest(flag, [*rows, "--help", "--version"]) if word[:1] == "-" else None
+                hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
+                raise UsageError(f"不认识 {said(word)}，{hint}")
             given[command].append(word)
         elif isinstance(row, Command):
-            if command == flag:
-                raise UsageError(f"{flag} 写了两次，请合成一次")
             if command:
-                raise UsageError(f"{command} 和 {flag} 不能同时用，请分两次运行")
+                twice = f"{flag} 写了两次，请合成一次"
+                both = f"{command} 和 {flag} 不能同时用，请分两次运行"
+                raise UsageError(twice if command == flag else both)
             command, given[flag] = flag, values
-        elif row.metavar:
-            values = values or [*itertools.islice(queue, 1)]
-            if not values or not equals and values[0].partition("=")[0] in rows:
-                raise UsageError(f"{flag} 后面要跟一个值")
-            given[flag] = given.get(flag, []) + values
-        elif equals:
-            raise UsageError(f"{flag} 不带值，收到的是 {said(value)}")
         else:
-            given[flag] = values
+            if row.metavar and not equals:
+                values = [*itertools.islice(queue, 1)]
+                if not values or values[0].partition("=")[0] in rows:
+                    raise UsageError(f"{flag} 后面要跟一个值")
+            given[flag] = given.get(flag, []) + values
     return given
 
 
-def _value(row: Command | Option, words: list[str]) -> object:
+def _flag_value(row: Command | Option, words: list[str]) -> object:
     """What the texts given with a flag mean: a list, one value, or True for a switch."""
-    least, most, many = row.words
-    if len(words) < least:
+    no_words = not row.metavar or "--" in row.metavar
+    many = getattr(row, "many", " " in row.metavar and not no_words)
+    if not words and row.metavar[:1] not in ("", "["):
         raise UsageError(f"{row.flag} 后面{'至少' if many else ''}要跟一个值")
-    if len(words) > most:
-        hint = "只能有一个值，有空格时请加引号" if most else "后面不用写值"
-        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(words[int(most)])}")
+    if extra := [] if many else words[0 if no_words else 1:]:
+        hint = "后面不用写值" if no_words else "只能有一个值，有空格时请加引号"
+        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(extra[0])}")
     try:
         values = [row.read(word) for word in words]
     except UsageError as error:
         raise UsageError(f"{row.flag} {error}") from None
     return values if many else (values or [True])[0]
-
-
-def _check_flags(command: Command | None, given: Iterable[str]) -> None:
-    """Raise UsageError for flags that do not go together."""
-    for row in OPTIONS:
-        if row.flag in given and not (command and command.flag in row.commands):
-            raise UsageError(f"{row.flag} 要和 {' 或 '.join(row.commands)} 一起用")
-    for one, other in CONTRADICTIONS:
-        if one in given and other in given:
-            raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
-    for flag, other in NEEDED.items():
-        if flag in given and other not in given:
-            raise UsageError(f"{flag} 要和 {other} 一起用")
 
 
 def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None, object]:
@@ -10613,21 +10511,22 @@ def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None,
     rows = {row.flag: row for row in (*COMMANDS, *OPTIONS)}
     given = _sorted_words(own, rows)
     command = next((row for row in COMMANDS if row.flag in given), None)
-    _check_flags(command, given)
-    if rest and not (command and "--" in command.metavar):
-        users = [row.flag for row in COMMANDS if "--" in row.metavar]
-        raise UsageError(f"-- 后面的命令要和 {' 或 '.join(users)} 一起用")
+    takers = {row.flag: row.commands for row in OPTIONS if row.flag in given}
+    if rest:
+        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
+    for what, commands in takers.items():
+        if command is None or command.flag not in commands:
+            raise UsageError(f"{what} 要和 {' 或 '.join(commands)} 一起用")
+    for one, other in CONTRADICTIONS:
+        if one in given and other in given:
+            raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
+    if "--trace-args" in given and "--trace" not in given:
+        raise UsageError("--trace-args 要和 --trace 一起用")
     flags = types.SimpleNamespace(rest=rest)
     for flag, row in rows.items():
-        value = _value(row, given[flag]) if flag in given else getattr(row, "default", None)
+        value = _flag_value(row, given[flag]) if flag in given else getattr(row, "default", None)
         setattr(flags, flag.lstrip("-").replace("-", "_"), value)
     return command, flags
-
-
-def _spell(stream, handler: str) -> None:
-    """Choose what becomes of characters that the stream's encoding lacks."""
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors=handler)
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
@@ -10635,23 +10534,20 @@ def _lines(argv: list[str]) -> Iterator[str]:
     own = list(itertools.takewhile(lambda word: word != "--", argv))
     if {"-h", "--help"} & {*own}:
         yield from full_help(style)
-        return
-    if "--version" in own:
+    elif "--version" in own:
         yield f"w4d3_tools_mcp {VERSION}"
-        return
-    command, args = parse_command_line(own, argv[len(own) + 1:])
-    if command is None:
-        yield from short_help(style)
-        return
-    if sys.flags.optimize > 1:
-        raise UsageError(
-            "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
-            "请去掉这个设置再运行"
-        )
-    _check_paths(args)
-    if args.json or command.run is run_schema and not args.lint:
-        _spell(sys.stdout, "json_escapes")
-    yield from command.run(args, style)
+    else:
+        command, args = parse_command_line(own, argv[len(own) + 1:])
+        if sys.flags.optimize > 1:
+            raise UsageError(
+                "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
+                "请去掉这个设置再运行"
+            )
+        _check_paths(args)
+        if args.json or args.schema is not None and not args.lint:
+            with contextlib.suppress(AttributeError):  # no text file, as in a test
+                sys.stdout.reconfigure(errors="json_escapes")
+        yield from command.run(args, style) if command else short_help(style)
 
 
 # --- output and failure ---
@@ -10697,8 +10593,9 @@ def _open_streams() -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - for good
-    for stream in (sys.stdout, sys.stderr):
-        _spell(stream, "typed_instead")  # a GBK console must not crash on a rare character
+    for stream in (sys.stdout, sys.stderr):  # a GBK console must not crash on a rare character
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="typed_instead")
     if closed:
         raise _OutputError("标准输出是关着的，结果没有地方显示")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -10709,23 +10606,14 @@ def _open_streams() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code 0, 1 (failed), 2 (wrong usage) or 130 (Ctrl-C)."""
     try:
-        try:
-            _open_streams()
-            for line in _lines(sys.argv[1:] if argv is None else argv):
-                _put(line)
-            return 0
-        except Exception as error:
-            return _failed(error)
+        _open_streams()
+        for line in _lines(sys.argv[1:] if argv is None else argv):
+            _put(line)
+        return 0
     except KeyboardInterrupt:
         return 130
-
-
-def _leave(code: int) -> typing.NoReturn:
-    """End the process, at once if a tool still runs: its prints would crash Python's own end."""
-    if threading.active_count() > 1:
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    except Exception as error:
+        return _failed(error)
 
 
 if __name__ == "__main__":
@@ -10735,4 +10623,6 @@ if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own end must not be interrupted
-    _leave(exit_code)
+    if threading.active_count() > 1:  # a tool still runs: its prints would crash Python's own end
+        os._exit(exit_code)
+    sys.exit(exit_code)

@@ -40,7 +40,7 @@ def text(raw):
         (["--schema", "zzz"], "可用：calculator"),
         (["--schema", "--format", "xml"], "可选：openai"),
         (["--schema", "--format"], "--format 后面要跟一个值"),
-        (["--schema", "--lint=yes"], "--lint 不带值"),
+        (["--schema", "--lint=yes"], "--lint 后面不用写值"),
         (["--lint"], "--lint 要和 --schema 一起用"),
         (["--demo", "--format", "openai"], "--format 要和 --schema 一起用"),
         (["--json"], "--json 要和"),
@@ -51,7 +51,7 @@ def text(raw):
         (["--schema", "--tools", "notes"], "这是文件夹"),
         (["--schema", "--tools", "no/such.py"], "没有这个文件"),
         (["--demo", "--notes", "no/such/folder"], "没有这个文件夹"),
-        (["--demo", "--notes", "README.md"], "这不是文件夹"),
+        (["--demo", "--notes", "README.md"], "没有这个文件夹"),
         (["--mcp-server", "--notes", "no/such/folder"], "没有这个文件夹"),
         (["--mcp-config", "--notes", "no/such/folder"], "没有这个文件夹"),
         (["--demo", "--notes", "tests/golden"], "没有可读的 .md 文件"),
@@ -75,7 +75,7 @@ def text(raw):
         (["--mcp-config", "cursr"], "可选：all、claude"),
         (["--ask", "x", "--max-turns", "9" * 5000], "--max-turns 要大于 0 的整数"),
         (["--ask", "x", "--timeout", "nan"], "--timeout 要大于 0 的数"),
-        (["--schema", "--", "x"], "-- 后面的命令要和 --mcp-demo 一起用"),
+        (["--schema", "--", "x"], "-- 后面的命令 要和 --mcp-demo 一起用"),
         (["--hlep"], "是不是想写 --help"),
     ],
 )
@@ -362,7 +362,6 @@ def test_notes_that_were_left_out_are_told_and_the_rest_is_used(tmp_path):
     found = run(["--call", "search_notes", '{"query": "GRPO"}', "--notes", str(tmp_path)])
     assert found.returncode == 0 and "组内优势" in text(found.stdout)
     assert "latin.md" in text(found.stderr) and text(found.stderr).count("\n") == 1
-    assert run(["--schema", "--notes", str(tmp_path)]).stderr == b""
 
 
 # --- the user's tools ---
@@ -409,7 +408,7 @@ def test_a_decorator_from_elsewhere_that_hides_the_function_is_told(tmp_path):
     user_file(tmp_path, "def hide(fn):\n    def inner(*a): pass\n    return inner\n", "deco.py")
     path = user_file(tmp_path, f"from deco import hide\n@hide\ndef f(n: int):{DOC}")
     done = run(["--schema", "--tools", path])
-    assert done.returncode == 2 and "deco.py 第 2 行" in text(done.stderr)
+    assert done.returncode == 2 and "functools.wraps" in text(done.stderr)
 
 
 BAD = "def f(n: int):\n    '''说明，返回 n。'''\n"
