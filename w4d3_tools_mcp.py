@@ -8605,10 +8605,6 @@ _COLOURS = {
     "system": "2", "user": "36", "assistant": "33", "tool": "32",
     "title": "1", "dim": "2", "bad": "31", "good": "32",
 }
-# No line may start with these, nor end with those (Chinese line breaking).
-_NOT_FIRST = frozenset("，。、；：！？）》」』】”’…,.;:!?)]}%")
-_NOT_LAST = frozenset("（《「『【“‘([{")
-
 
 # Signs of formulas that a GBK console lacks, and how a person would type them.
 _TYPED = str.maketrans({
@@ -8682,9 +8678,12 @@ def pad(text: str, width: int) -> str:
     return text + " " * max(0, width - columns(text))
 
 
-def _units(text: str) -> Iterator[str]:
-    """The text in pieces between which a line may break: words with their blank, single 汉字."""
-    yield from re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+[ ]?|\s", text)
+# Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
+# from it, by the rules of Chinese typesetting, and the blank after it.
+_PIECE = re.compile(
+    r"[（《「『【“‘([{]*(?:[\u2e80-\uffff]|[^\s\u2e80-\uffff“‘”’…]+)"
+    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\S|\s"
+)
 
 
 def _chopped(piece: str, width: int) -> Iterator[str]:
@@ -8698,16 +8697,6 @@ def _chopped(piece: str, width: int) -> Iterator[str]:
     yield line
 
 
-def _pieces_that_fit(text: str, width: int) -> Iterator[str]:
-    glued = ""
-    for unit in _units(text):
-        if glued and unit[0] not in _NOT_FIRST and glued[-1] not in _NOT_LAST:
-            yield from _chopped(glued, width)
-            glued = ""
-        glued += unit
-    yield from _chopped(glued, width)
-
-
 def wrap(text: str, width: int) -> list[str]:
     """Lines of at most `width` columns; existing line ends are kept.
 
@@ -8717,7 +8706,8 @@ def wrap(text: str, width: int) -> list[str]:
     lines = []
     for paragraph in text.split("\n"):
         line = ""
-        for piece in _pieces_that_fit(paragraph, width):
+        pieces = (_chopped(piece, width) for piece in _PIECE.findall(paragraph))
+        for piece in itertools.chain.from_iterable(pieces):
             if line and columns(line) + columns(piece.rstrip()) > width:
                 lines.append(line.rstrip())
                 line = ""
@@ -8754,26 +8744,21 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + " ……"
 
 
-def _fields(message: dict) -> Iterator[str]:
-    if message["role"] == "tool":
-        yield f"tool_call_id={message['tool_call_id']}"
-    if message.get("content") or not message.get("tool_calls"):
-        yield _shortened(message.get("content") or "（空）")
-    for call in message.get("tool_calls", ()):
-        yield f"{call['id']}  {call['function']['name']}"
-        yield _shortened(call["function"]["arguments"])
-
-
 def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = "") -> list[str]:
     """One history message: mark, role and remark on the first line, then its key fields.
 
     The remark says who acts and what for; without one the text starts on the first line.
     """
-    role = message["role"]
+    role, calls = message["role"], message.get("tool_calls", ())
+    fields = [f"tool_call_id={message['tool_call_id']}"] if role == "tool" else []
+    if message.get("content") or not calls:
+        fields.append(_shortened(message.get("content") or "（空）"))
+    for call in calls:
+        fields.append(f"{call['id']}  {call['function']['name']}")
+        fields.append(_shortened(call["function"]["arguments"]))
     room = style.width - MARK_WIDTH - ROLE_WIDTH
-    body = [line for part in _fields(message) for line in wrap(part, room)]
-    head = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
-    lines = head + body
+    lines = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
+    lines += [line for field in fields for line in wrap(field, room)]
     first = pad(mark, MARK_WIDTH) + style.paint(pad(role, ROLE_WIDTH), role)
     return [first + lines[0], *(" " * (MARK_WIDTH + ROLE_WIDTH) + line for line in lines[1:])]
 
@@ -8957,15 +8942,6 @@ def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Even
     return messages, events, model
 
 
-def _steps(messages: list[dict]) -> list[int]:
-    """For each message its step, from 0: an assistant turn is one, all results after it one."""
-    new = [
-        message["role"] == "assistant" or before["role"] == "assistant"
-        for before, message in itertools.pairwise([{"role": "user"}, *messages])
-    ]
-    return [number - 1 for number in itertools.accumulate(new)]
-
-
 def _summary(end: Finished, model: MockLLM) -> str:
     growth = "、".join(map(str, model.asked))
     return (
@@ -8987,14 +8963,15 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
     yield from message_lines({**system, "content": tools_apart}, style)
     yield from message_lines(user, style)
     finishes = iter([e.turn.finish for e in events if isinstance(e, ModelAnswered)])
-    for step, group in itertools.groupby(zip(_steps(rest), rest), key=lambda pair: pair[0]):
-        mark, remark = STEP_MARKS[step], scenario.remarks[step]
-        yield ""
-        for _, message in group:
-            if message["role"] == "assistant":
-                remark += f"（finish_reason={next(finishes)}）"
-            yield from message_lines(message, style, mark=mark, remark=remark)
-            mark = remark = ""
+    steps = iter(zip(STEP_MARKS, scenario.remarks))
+    for message, before in zip(rest, messages[1:]):
+        mark = remark = ""
+        if "assistant" in (message["role"], before["role"]):  # a turn, or the first of its results
+            mark, remark = next(steps)
+            yield ""
+        if message["role"] == "assistant":
+            remark += f"（finish_reason={next(finishes)}）"
+        yield from message_lines(message, style, mark=mark, remark=remark)
     yield ""
     yield from wrap(_summary(events[-1], model), style.width)
 
@@ -9842,21 +9819,15 @@ def _import_file(path: str) -> types.ModuleType:
     return module
 
 
-def _user_functions(module: types.ModuleType, path: str) -> dict[str, Callable]:
+def _user_functions(module: types.ModuleType) -> dict[str, Callable]:
     """Name → public function of the file, or of its __all__; of two names for one the first."""
-    listed, found = getattr(module, "__all__", None), {}
-    listed = listed if isinstance(listed, (list, tuple)) else None
-    if missing := [name for name in listed or () if not hasattr(module, name)]:
-        raise UsageError(f"--tools：{path}：__all__ 里的 {missing[0]} 没有定义")
-    for name, value in vars(module).items():
-        if listed is not None:
-            wanted = name in listed and callable(value) and not isinstance(value, type)
-        else:
-            wanted = (
-                name[:1] != "_" and isinstance(value, _FUNCTIONS)
-                and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
-            )
-        if wanted:
+    names, found = getattr(module, "__all__", None), {}
+    listed = isinstance(names, (list, tuple))
+    for name in names if listed else [name for name in vars(module) if name[:1] != "_"]:
+        value = getattr(module, name)
+        if isinstance(value, _FUNCTIONS) and (
+            listed or value.__module__ == module.__name__ and value.__name__ != "<lambda>"
+        ):
             found.setdefault(id(value), (name, value))
     return dict(found.values())
 
@@ -9866,20 +9837,19 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
 
     Raises UsageError naming file, line and reason when the file or a function is unusable.
     """
-    functions = _user_functions(_import_file(path), path)
-    if not functions:
-        raise UsageError(
-            f"--tools：{path} 里没有公开的函数：要用 def 写在这个文件里，名字不以 _ 开头，"
-            "装饰器要用 functools.wraps"
-        )
-    for name, fn in functions.items():
-        try:
-            registry.register(fn, **{"name": name, **getattr(fn, "tool", {})})
-        except Exception as error:  # also what its own __signature__ or .tool does
+    module, place = _import_file(path), path
+    try:
+        functions = _user_functions(module)
+        for name, fn in functions.items():
             code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
             place = f"{code.co_filename} 第 {code.co_firstlineno} 行" if code else path
-            reason = error if isinstance(error, SchemaError) else error_text(error)
-            raise UsageError(f"--tools：{place}：{reason}") from error
+            registry.register(fn, **{"name": name, **getattr(fn, "tool", {})})
+    except Exception as error:  # also what its own __signature__ or .tool does
+        reason = error if isinstance(error, SchemaError) else error_text(error)
+        raise UsageError(f"--tools：{place}：{reason}") from error
+    if not functions:
+        rules = "用 def 写在这个文件里，名字不以 _ 开头，装饰器要用 functools.wraps"
+        raise UsageError(f"--tools：{path} 里没有公开的函数：{rules}")
 
 
 def _silence(stream) -> None:
@@ -10009,16 +9979,12 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
     return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
 
 
-def _demo_number(text: str) -> int:
-    for number in range(1, len(SCENARIOS) + 1):
-        if unicodedata.normalize("NFKC", text) == str(number):  # also full-width
-            return number
-    raise UsageError(f"没有场景 {said(text)}，可选 1 到 {len(SCENARIOS)}，例如 --demo 1 3")
+SCENARIO_NUMBERS = [str(number) for number, _ in enumerate(SCENARIOS, 1)]
 
 
 def run_demo(args, style: Style) -> Iterator[str]:
     """--demo: scenarios with a scripted model; --json gives their raw message lists."""
-    numbers = [_demo_number(text) for text in args.demo] or range(1, len(SCENARIOS) + 1)
+    numbers = [int(text) for text in args.demo or SCENARIO_NUMBERS]
     tools = chosen_tools(args)
     if args.json:
         runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
@@ -10276,17 +10242,14 @@ def _filled(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    if text.isdecimal() and 0 < int(text[:12]) < 10**9:
-        return int(text)
-    raise UsageError(f"要大于 0 的整数，收到的是 {said(text)}")
+def _positive(kind: type) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        with contextlib.suppress(ValueError):  # also for 5,000 digits
+            if 0 < kind(text) < 10**9:
+                return kind(text)
+        raise UsageError(f"要大于 0 的{'整' if kind is int else ''}数，收到的是 {said(text)}")
 
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < 1e9:
-            return float(text)
-    raise UsageError(f"要大于 0 的数，收到的是 {said(text)}")
+    return read
 
 
 def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
@@ -10325,7 +10288,10 @@ class Option(NamedTuple):
 
 
 COMMANDS = (
-    Command("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N", run_demo),
+    Command(
+        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
+        run_demo, _one_of(SCENARIO_NUMBERS),
+    ),
     Command(
         "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
         run_router_demo,
@@ -10370,9 +10336,9 @@ OPTIONS = (
     Option("--approve", "", "每次调用前先问我", ASK),
     Option("--system", "TEXT", "系统提示，代替默认的", ASK, str),
     Option("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2", ASK, many=True),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _count),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _count, 8),
-    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _seconds),
+    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
+    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
+    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
     Option("--no-stream", "", "不用流式", ASK),
     Option(
         "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
@@ -10380,7 +10346,7 @@ OPTIONS = (
     ),
     Option(
         "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
-        ASK, _count,
+        ASK, _positive(int),
     ),
     Option("--no-route", "", "不挑，全部工具都给模型", ASK),
     Option("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
