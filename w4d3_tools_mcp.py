@@ -9857,11 +9857,16 @@ def _silence(stream) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _complain(text: str) -> None:
+def _write_error(text: str) -> None:
     try:
-        print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+        sys.stderr.write(text)
+        sys.stderr.flush()
     except OSError:  # a full disk, a closed pipe: nobody left to tell
         _silence(sys.stderr)
+
+
+def _complain(text: str) -> None:
+    _write_error((printable(text) if sys.stderr.isatty() else text) + "\n")
 
 
 def _check_paths(args) -> None:
@@ -10133,14 +10138,6 @@ def _trace_file(args, model):
             arguments=args.trace_args,
             now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
-
-
-def _write_error(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except OSError:  # a full disk: nobody left to tell
-        _silence(sys.stderr)
 
 
 def _write_answer(text: str) -> None:
