@@ -4183,14 +4183,18 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     return result
 
 
+def plain_messages(messages: Iterable[dict]) -> list[dict]:
+    """The messages without our own keys, as an OpenAI server takes them."""
+    return [{k: v for k, v in message.items() if k not in OWN_KEYS} for message in messages]
+
+
 def to_hf_messages(messages: list[dict]) -> list[dict]:
     """Messages for a transformers chat template: arguments as an object, results with their name.
 
     `tidy_history` reads them back.
     """
     result, names = [], {}
-    for message in tidy_history(messages):
-        message = {key: value for key, value in message.items() if key not in OWN_KEYS}
+    for message in plain_messages(tidy_history(messages)):
         if message["role"] == "tool":
             message["name"] = names[message["tool_call_id"]]
         for call in message.get("tool_calls", ()):
@@ -5761,8 +5765,9 @@ def assistant_message(turn: Turn) -> dict:
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
-    """The OpenAI tool message that answers `call`."""
-    return {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    """The OpenAI tool message that answers `call`; `is_error` is for the vendors that ask for it."""
+    message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    return {**message, "is_error": True} if result.is_error else message
 
 
 class _Job:
@@ -7684,6 +7689,7 @@ _NO_TOOLS = (
     r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
     r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
 )
+_BAD_KEY = r"(?i)api.?key|authenticat|unauthori[sz]ed"
 _TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|maximum.{0,30}tokens"
 
 
@@ -7889,7 +7895,7 @@ class HttpModel:
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
         said = f"{host_of(self.base_url)} 返回 HTTP {status}：{text or '（没有说明）'}"
-        return f"{said}。{self._advice(failure)}"
+        return f"{said.rstrip('。.')}。{self._advice(failure)}"
 
     def _advice(self, failure: HttpError) -> str:
         """What the user can do about a refusal."""
@@ -7897,7 +7903,7 @@ class HttpModel:
         wait = retry_after(failure.headers, self._now()) or 0
         if status < 400 and status != 200:
             return "程序不跟随跳转，请把 --base-url 改成最终的地址"
-        if status in (401, 403):
+        if status in (401, 403) or (status < 500 and re.search(_BAD_KEY, text)):
             return self.key_hint or "请用 --key 给出正确的密钥"
         if status == 407:
             return "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"
@@ -7918,24 +7924,30 @@ class HttpModel:
 
     def _known_models(self) -> str:
         try:
-            known = self.models()
-        except BackendError:
+            known = self._listed()
+        except (BackendError, HttpError):
             return "用 --model 换一个模型"
         near = closest(self.settings.model, known)
         hint = f"是不是想用 {near}？" if near else ""
         return f"{hint}可用的模型：{'、'.join(known) or '无'}"
 
-    def models(self) -> list[str]:
-        """The names that the server lists. Raises BackendError."""
+    def _listed(self) -> list[str]:
         try:
             reply = next(self._objects("GET", self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
-                return self.models()
-            raise BackendError(self._without_key(self._explain(failure))) from failure
+                return self._listed()
+            raise
         listed = reply.get("data") or reply.get("models") or []
         names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
         return [name.removeprefix("models/") for name in names if isinstance(name, str)]
+
+    def models(self) -> list[str]:
+        """The names that the server lists. Raises BackendError."""
+        try:
+            return self._listed()
+        except HttpError as failure:
+            raise BackendError(self._without_key(self._explain(failure))) from failure
 
 
 # --- OpenAI and compatible ---
@@ -7943,10 +7955,7 @@ class HttpModel:
 
 def openai_request(question: Question, settings: Settings) -> dict:
     """The smallest Chat Completions request that says it all."""
-    messages = [
-        {key: value for key, value in message.items() if key not in OWN_KEYS}
-        for message in tidy_history(question.messages)
-    ]
+    messages = plain_messages(tidy_history(question.messages))
     body = {"model": settings.model, "messages": messages}
     if question.tools:  # an empty list is refused (vLLM)
         body["tools"] = tools_in_format(question.tools, "openai")
@@ -9944,7 +9953,7 @@ def run_demo(args, style: Style) -> Iterator[str]:
     numbers = [_demo_number(text) for text in args.demo] or range(1, len(SCENARIOS) + 1)
     tools = chosen_tools(args)
     if args.json:
-        runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
+        runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
         yield json.dumps(runs[0] if len(runs) == 1 else runs, ensure_ascii=False, indent=2)
         return
     for number in numbers:
