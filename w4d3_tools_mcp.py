@@ -5765,7 +5765,7 @@ def assistant_message(turn: Turn) -> dict:
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
-    """The OpenAI tool message that answers `call`; `is_error` is for the vendors that ask for it."""
+    """The OpenAI tool message that answers `call`; `is_error` is for vendors that ask for it."""
     message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
     return {**message, "is_error": True} if result.is_error else message
 
@@ -7344,7 +7344,11 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     match error:
         case ConnectionRefusedError() if is_loopback(host):
             starts = "\n".join(f"  {server.name}：{server.start}" for server in _servers_at(url))
-            text = f"连不上 {url}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 --base-url"
+            tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
+            text = (
+                f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
+                "地址不对请改 --base-url"
+            )
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
@@ -7669,6 +7673,28 @@ def told_as_text(question: Question) -> Question:
     return Question(messages, [])
 
 
+def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
+    """The call without a list of one, or a sole key that is no parameter, around its arguments.
+
+    gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
+    """
+    known = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
+    names = known.get("properties", {}).keys()
+    with contextlib.suppress(ValueError, RecursionError):
+        text = isinstance(call.arguments, str)
+        match json.loads(call.arguments) if text else call.arguments:
+            case [dict(inner)]:
+                pass
+            case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
+                inner = parse_arguments(inner)
+                names = {} if names & {"arguments", "input"} else names
+            case _:
+                return call
+        if inner and inner.keys() <= names:
+            return call._replace(arguments=inner)
+    return call
+
+
 def sorted_text(turn: Turn, question: Question) -> Turn:
     """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
     if question.tools and not turn.calls:
@@ -7677,7 +7703,8 @@ def sorted_text(turn: Turn, question: Question) -> Turn:
             reasoning = turn.reasoning or parts.reasoning
             return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
     text, reasoning = split_reasoning(turn.text)
-    return turn._replace(text=text, reasoning=turn.reasoning or reasoning)
+    calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
+    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
 
 
 _MODEL_UNKNOWN = (
@@ -9213,6 +9240,8 @@ class LiveScreen:
                     took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                     text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
                     self.line(self._fitted(text), "bad" if result.is_error else "tool")
+                    for repair in result.repairs:
+                        self.line(f"  {repair}")
         if isinstance(event, ModelAsked):
             self.shown = ""
 
@@ -10166,7 +10195,9 @@ def run_ask(args, style: Style) -> Iterator[str]:
         level=QUIET if args.q else FULL if args.v else NORMAL,
         terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
     )
-    tools = routed_tools(chosen_tools(args), question, args)
+    registry = chosen_tools(args)
+    registry.coerce = True  # real models write "4096" for 4096; each repair is shown
+    tools = routed_tools(registry, question, args)
     choice = _wanted_choice(args.tool_choice, tools)
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
