@@ -7298,40 +7298,29 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
     return asked if asked is not None else 0.5 * 2**tries * jitter
 
 
-class _Server(NamedTuple):
-    """A kind of local server: how to start it, how to give it a longer context."""
-
-    name: str
-    start: str
-    longer: str
-
-
-_SERVERS = {  # by the port they usually have
-    11434: _Server("Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
-    8000: _Server(
+_SERVERS = {  # by their usual port: the name, how to start it, how to give it a longer context
+    11434: ("Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
+    8000: (
         "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
         "启动 vLLM 时加大 --max-model-len",
     ),
-    8080: _Server(
+    8080: (
         "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
         "启动 llama-server 时加大 -c，例如 -c 16384",
     ),
-    1234: _Server(
-        "LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载",
-    ),
+    1234: ("LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
 }
 
 
-def _servers_at(url: str) -> list[_Server]:
+def _servers_at(url: str) -> list[tuple[str, str, str]]:
     """The server that usually has this port, or all of them."""
-    known = [server for port, server in _SERVERS.items() if f":{port}" in url]
-    return known or list(_SERVERS.values())
+    return [row for port, row in _SERVERS.items() if f":{port}" in url] or list(_SERVERS.values())
 
 
 def _longer_context(url: str) -> str:
     if url.startswith("https:"):
         return "缩短问题和 --system，或换一个上下文更长的模型"
-    return "；".join(server.longer for server in _servers_at(url))
+    return "；".join(longer for _, _, longer in _servers_at(url))
 
 
 def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
@@ -7343,7 +7332,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
-            starts = "\n".join(f"  {server.name}：{server.start}" for server in _servers_at(url))
+            starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
             tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
             text = (
                 f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
@@ -7380,9 +7369,8 @@ class _TimedSocket(io.RawIOBase):
             self._sock.settimeout(min(silence, left))
             with contextlib.suppress(TimeoutError):
                 return work(argument)
-        what = f"{silence:g} 秒没有动静"
-        if left <= silence:
-            what = f"{self._patience.whole:g} 秒还没有答完"
+        late = f"{self._patience.whole:g} 秒还没有答完"
+        what = late if left <= silence else f"{silence:g} 秒没有动静"
         raise BackendError(f"模型 {what}，已停止；可以用 --timeout 放宽")
 
     def readable(self) -> bool:
@@ -7411,6 +7399,10 @@ def _proxy_for(url: str) -> str:
     from urllib.request import getproxies, proxy_bypass
 
     return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
+
+
+def _without_login(url: str) -> str:
+    return re.sub("//[^/@]*@", "//", url)
 
 
 def _connection(url: str, proxy: str, seconds: float) -> tuple:
@@ -7444,10 +7436,6 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
         return connection, url, headers
     connection.set_tunnel(parts.hostname, parts.port or 443, headers)
     return connection, target, {}
-
-
-def _without_login(url: str) -> str:
-    return re.sub("//[^/@]*@", "//", url)
 
 
 def _body_chunks(response) -> Iterator[bytes]:
@@ -7542,7 +7530,7 @@ def _whole_or_lines(body: bytes) -> list:
         return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
+def _events(chunks: Iterable[bytes]) -> Iterator[object]:
     """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
     for data in sse_events(chunks):
         if data.strip() == "[DONE]":
@@ -7557,24 +7545,19 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
 
     The first byte decides, not the content type: servers that ignore `stream` forget that too.
     """
-    head, start, value = b"", b"", None
-    chunks = iter(chunks)
+    head, start, chunks, value = b"", b"", iter(chunks), None
     while not start and (chunk := next(chunks, None)) is not None:
         head += chunk
         start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    everything = itertools.chain([head], chunks)
+    chunks = itertools.chain([head], chunks)
     if start == b"<":
-        raise HttpError(404, "收到的是网页：" + read_error(b"".join(everything))[0])
+        raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
     try:
-        whole = start in (b"{", b"[")
-        values = _whole_or_lines(b"".join(everything)) if whole else sse_json(everything)
-        for value in values:
-            match value:
-                case [{"error": _} as first, *_]:
-                    value = first
-            if not isinstance(value, dict):
-                raise ValueError
-            yield value
+        for value in _whole_or_lines(b"".join(chunks)) if start in (b"{", b"[") else _events(chunks):
+            for item in value if isinstance(value, list) else [value]:  # a list: Gemini
+                if not isinstance(item, dict):
+                    raise ValueError
+                yield item
     except (ValueError, RecursionError):
         raise HttpError(0, "服务器的回复里有一段不是 JSON") from None
     if value is None:
@@ -7591,6 +7574,11 @@ class Question(NamedTuple):
     messages: list[dict]
     tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
     tool_choice: str | dict = "auto"
+
+    @property
+    def choice(self) -> str | dict | None:
+        """The choice, unless it is the default: LM Studio refuses the very key."""
+        return self.tool_choice if self.tools and self.tool_choice != "auto" else None
 
     @property
     def used_ids(self) -> set[str]:
@@ -7678,20 +7666,15 @@ def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
 
     gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
     """
-    known = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
-    names = known.get("properties", {}).keys()
+    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
+    names = schema.get("properties", {}).keys()
     with contextlib.suppress(ValueError, RecursionError):
         text = isinstance(call.arguments, str)
         match json.loads(call.arguments) if text else call.arguments:
-            case [dict(inner)]:
-                pass
-            case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
+            case [inner] | {"arguments": inner} | {"input": inner} as outer if len(outer) == 1:
                 inner = parse_arguments(inner)
-                names = {} if names & {"arguments", "input"} else names
-            case _:
-                return call
-        if inner and inner.keys() <= names:
-            return call._replace(arguments=inner)
+                if inner.keys() <= names and not names & {"arguments", "input"}:
+                    return call._replace(arguments=inner)
     return call
 
 
@@ -7716,8 +7699,19 @@ _NO_TOOLS = (
     r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
     r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
 )
-_BAD_KEY = r"(?i)api.?key|authenticat|unauthori[sz]ed"
-_TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|maximum.{0,30}tokens"
+_ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
+    (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
+    ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
+    ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
+    ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    (
+        (413,), r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long"
+        r"|maximum.{0,30}tokens", "对话太长，办法：{longer}",
+    ),
+    ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
+    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
+)
 
 
 class HttpModel:
@@ -7754,7 +7748,7 @@ class HttpModel:
         self.key, self.key_hint = key.strip(), key_hint
         self.requests = 0  # sent so far, retries included
         self._clock, self._now = clock or time.monotonic, now or time.time
-        self._sleep, self._notice = sleep or time.sleep, notice
+        self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
         self._said: set[str] = set()
         self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
@@ -7767,9 +7761,9 @@ class HttpModel:
 
     def notice(self, sentence: str) -> None:
         """Tell the user, unless they know already."""
-        if self._notice and sentence not in self._said:
+        if sentence not in self._said:
             self._said.add(sentence)
-            self._notice(self._without_key(sentence))
+            self._tell(self._without_key(sentence))
 
     def _without_key(self, text: str) -> str:
         """Some servers quote the key in their errors."""
@@ -7799,33 +7793,26 @@ class HttpModel:
         """One answer, over as many requests as it takes."""
         tries = 0
         while True:
-            try:
-                return self._once_accepted(question, show)
-            except HttpError as failure:
-                if turn := self.rescued(failure, question):
-                    return turn
-                wait = pause_before_retry(failure, tries, self._now())
-                if wait is None:
-                    raise BackendError(self._without_key(self._explain(failure))) from failure
-                if self._notice:
-                    code = f"HTTP {failure.status} " if failure.status else ""
-                    reason = cut(code + failure.text, 120)
-                    self._notice(self._without_key(f"{reason}；{wait:.1f} 秒后重试。"))
-                show("again", "")
-                self._sleep(wait)
-                tries += 1
-
-    def _once_accepted(self, question: Question, show: Callable) -> Turn:
-        """The answer to one request, written as often as the server teaches us how."""
-        while True:
             body = self.build(told_as_text(question) if self._as_text else question, self.settings)
             for change in self._changes:
                 body = change(body)
             try:
                 return self._once(question, body, show)
-            except HttpError as failure:
-                if not self.mended(failure, body):
-                    raise
+            except HttpError as error:
+                failure = error
+            if turn := self.rescued(failure, question):
+                return turn
+            if self.mended(failure, body):
+                continue
+            wait = pause_before_retry(failure, tries, self._now())
+            if wait is None:
+                raise BackendError(self._without_key(self._explain(failure))) from failure
+            code = f"HTTP {failure.status} " if failure.status else ""
+            reason = self._without_key(cut(code + failure.text, 120))
+            self._tell(f"{reason}；{wait:.1f} 秒后重试。")
+            show("again", "")
+            self._sleep(wait)
+            tries += 1
 
     def _objects(self, method: str, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
@@ -7912,42 +7899,28 @@ class HttpModel:
         status, text = failure.status, failure.text
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
-                return (
-                    f"对话太长：{tokens} 个 token，服务器的上下文只有 {room} 个。"
-                    f"办法：{_SERVERS[8080].longer}"
-                )
+                text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
+                return f"{text}。办法：{_SERVERS[8080][2]}"
         if status == 0:
             begun = failure.turn.text if failure.turn else ""
             return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{text or '（没有说明）'}"
-        return f"{said.rstrip('。.')}。{self._advice(failure)}"
-
-    def _advice(self, failure: HttpError) -> str:
-        """What the user can do about a refusal."""
-        status, text = failure.status, failure.text
+        words = text.rstrip("。.") or "（没有说明）"
+        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}"
         wait = retry_after(failure.headers, self._now()) or 0
-        if status < 400 and status != 200:
-            return "程序不跟随跳转，请把 --base-url 改成最终的地址"
-        if status in (401, 403) or (status < 500 and re.search(_BAD_KEY, text)):
-            return self.key_hint or "请用 --key 给出正确的密钥"
-        if status == 407:
-            return "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"
         if wait > LONGEST_WAIT:
-            return f"服务器要求等 {wait:.0f} 秒，请晚些再试"
+            return f"{said}。服务器要求等 {wait:.0f} 秒，请晚些再试"
         if status < 500 and re.search(_MODEL_UNKNOWN, text):
-            return self._known_models()
-        if status in (404, 405):
-            asked = self.base_url + self.path
-            return f"请求的地址是 {asked}，请检查 --base-url（多数服务以 /v1 结尾）"
-        if status == 413 or re.search(_TOO_LONG, text):
-            return f"对话太长，办法：{_longer_context(self.base_url)}"
-        if status == 402 or re.search(_HOPELESS, text):
-            return "账户的额度用完了，请充值或换一个服务"
-        if status == 429 or status >= 500:
-            return "请稍后再试；一直这样就看服务器的日志"
-        return "请检查 --base-url、--model 和 -o 的参数"
+            return f"{said}。{self._known_models()}"
+        advice = next(
+            advice for statuses, words, advice in _ADVICE
+            if status in statuses or (words and status < 500 and re.search(words, text))
+        )
+        return f"{said}。" + advice.format(
+            key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
+            longer=_longer_context(self.base_url),
+        )
 
     def _known_models(self) -> str:
         try:
@@ -7980,19 +7953,21 @@ class HttpModel:
 # --- OpenAI and compatible ---
 
 
+def _filled(body: dict) -> dict:
+    """What there is to say: servers refuse empty values, vLLM an empty list of tools."""
+    return {key: value for key, value in body.items() if value}
+
+
 def openai_request(question: Question, settings: Settings) -> dict:
     """The smallest Chat Completions request that says it all."""
+    streams = settings.options.get("stream", settings.stream)
+    rest = {
+        "tools": tools_in_format(question.tools, "openai"), "tool_choice": question.choice,
+        "max_tokens": settings.max_tokens, "stream": streams,
+        "stream_options": {"include_usage": True} if streams else None,
+    }
     messages = plain_messages(tidy_history(question.messages))
-    body = {"model": settings.model, "messages": messages}
-    if question.tools:  # an empty list is refused (vLLM)
-        body["tools"] = tools_in_format(question.tools, "openai")
-        if question.tool_choice != "auto":  # the default anyway, and LM Studio refuses the key
-            body["tool_choice"] = question.tool_choice
-    if settings.max_tokens:
-        body["max_tokens"] = settings.max_tokens
-    if settings.options.get("stream", settings.stream):
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return {**body, **settings.options}
+    return {"model": settings.model, "messages": messages, **_filled(rest), **settings.options}
 
 
 def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
@@ -8000,19 +7975,17 @@ def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
     return lambda body: {**body, "messages": [change(message) for message in body["messages"]]}
 
 
-def _nine_letters(id: str) -> str:
-    """An id as Mistral wants it; one that fits stays, the others keep being the same."""
+def _nine_letter_ids(message: dict) -> dict:
+    """Ids as Mistral wants them; those that fit stay, equal ones stay equal."""
     import zlib
 
-    return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
+    def short(id: str) -> str:
+        return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
 
-
-def _nine_letter_ids(message: dict) -> dict:
     if calls := message.get("tool_calls"):
-        return {**message, "tool_calls": [{**c, "id": _nine_letters(c["id"])} for c in calls]}
-    if id := message.get("tool_call_id"):
-        return {**message, "tool_call_id": _nine_letters(id)}
-    return message
+        return {**message, "tool_calls": [{**call, "id": short(call["id"])} for call in calls]}
+    id = message.get("tool_call_id")
+    return {**message, "tool_call_id": short(id)} if id else message
 
 
 def _without_reasoning(message: dict) -> dict:
@@ -8109,17 +8082,13 @@ class OpenAICompatLLM(HttpModel):
 def anthropic_request(question: Question, settings: Settings) -> dict:
     """A Messages request; `max_tokens` is mandatory there."""
     system, messages = to_anthropic_messages(question.messages)
-    limit = settings.max_tokens or 8192
-    body = {"model": settings.model, "max_tokens": limit, "messages": messages}
-    if system:
-        body["system"] = system
-    if question.tools:
-        body["tools"] = tools_in_format(question.tools, "anthropic")
-        if question.tool_choice != "auto":
-            body["tool_choice"] = to_anthropic_choice(question.tool_choice)
-    if settings.stream:
-        body["stream"] = True
-    return {**body, **settings.options}
+    rest = {
+        "system": system, "tools": tools_in_format(question.tools, "anthropic"),
+        "tool_choice": question.choice and to_anthropic_choice(question.choice),
+        "stream": settings.stream,
+    }
+    must = {"model": settings.model, "max_tokens": settings.max_tokens or 8192}
+    return {**must, "messages": messages, **_filled(rest), **settings.options}
 
 
 class AnthropicLLM(HttpModel):
@@ -8141,16 +8110,14 @@ class AnthropicLLM(HttpModel):
 def gemini_request(question: Question, settings: Settings) -> dict:
     """A generateContent request; the model's name and `stream` are in its address."""
     system, contents = to_gemini_contents(question.messages)
-    body: dict = {"contents": contents}
-    if system:
-        body["systemInstruction"] = {"parts": [{"text": system}]}
-    if question.tools:
-        body["tools"] = [{"functionDeclarations": list(map(to_gemini_tool, question.tools))}]
-        if question.tool_choice != "auto":
-            body["toolConfig"] = to_gemini_choice(question.tool_choice)
-    limit = {"maxOutputTokens": settings.max_tokens} if settings.max_tokens else {}
-    config = {**limit, **settings.options}
-    return {**body, "generationConfig": config} if config else body
+    declarations = [to_gemini_tool(tool) for tool in question.tools]
+    rest = {
+        "systemInstruction": system and {"parts": [{"text": system}]},
+        "tools": declarations and [{"functionDeclarations": declarations}],
+        "toolConfig": question.choice and to_gemini_choice(question.choice),
+        "generationConfig": _filled({"maxOutputTokens": settings.max_tokens}) | settings.options,
+    }
+    return {"contents": contents, **_filled(rest)}
 
 
 _GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
@@ -8277,17 +8244,12 @@ class TransformersLLM:
 
 # Keys that belong to one host go there by themselves; any other key goes only where the user says.
 _HOME_KEYS = {
-    "api.openai.com": "OPENAI_API_KEY",
-    "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY",
     "generativelanguage.googleapis.com": "GEMINI_API_KEY",
-    "api.deepseek.com": "DEEPSEEK_API_KEY",
-    "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
-    "api.moonshot.cn": "MOONSHOT_API_KEY",
-    "open.bigmodel.cn": "ZHIPUAI_API_KEY",
-    "api.siliconflow.cn": "SILICONFLOW_API_KEY",
-    "api.mistral.ai": "MISTRAL_API_KEY",
-    "api.groq.com": "GROQ_API_KEY",
-    "openrouter.ai": "OPENROUTER_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY", "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
+    "api.moonshot.cn": "MOONSHOT_API_KEY", "open.bigmodel.cn": "ZHIPUAI_API_KEY",
+    "api.siliconflow.cn": "SILICONFLOW_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
 }
 BACKENDS = {
     "openai": OpenAICompatLLM,
