@@ -7328,7 +7328,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     import socket
     import ssl
 
-    host = host_of(url)
+    host, url, proxy = host_of(url), url.partition("?")[0], re.sub("//[^/@]*@", "//", proxy)
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
@@ -7336,7 +7336,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
             tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
             text = (
                 f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
-                "地址不对请改 --base-url"
+                "地址不对请改 --base-url；只想看看效果就加 --backend mock"
             )
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
@@ -7401,10 +7401,6 @@ def _proxy_for(url: str) -> str:
     return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
 
 
-def _without_login(url: str) -> str:
-    return re.sub("//[^/@]*@", "//", url)
-
-
 def _connection(url: str, proxy: str, seconds: float) -> tuple:
     """(connection, request target, headers for the proxy), not yet connected."""
     from http.client import HTTPConnection, HTTPSConnection
@@ -7418,20 +7414,18 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
         return make(parts.hostname, parts.port, timeout=seconds), target, {}
     via, headers = urlsplit(proxy if "://" in proxy else f"http://{proxy}"), {}
     try:
-        host, port = via.hostname, via.port or 80
+        if via.scheme not in ("http", "https") or not via.hostname:
+            raise ValueError
+        connection = make(via.hostname, via.port or 80, timeout=seconds)
     except ValueError:
-        host = ""
-    if via.scheme not in ("http", "https") or not host:
         raise BackendError(
-            f"不能用代理 {_without_login(proxy)}，只支持 http 代理；请改 HTTPS_PROXY、HTTP_PROXY，"
-            f"或设 NO_PROXY={parts.hostname}",
-        )
+            f"只支持 http 代理；请改 HTTPS_PROXY、HTTP_PROXY，或设 NO_PROXY={parts.hostname}",
+        ) from None
     if via.username:
         import base64
 
         secret = unquote(f"{via.username}:{via.password or ''}").encode()
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(secret).decode()
-    connection = make(host, port, timeout=seconds)
     if parts.scheme == "http":
         return connection, url, headers
     connection.set_tunnel(parts.hostname, parts.port or 443, headers)
@@ -7464,8 +7458,8 @@ def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
                 unpacked.append(decoder.decompress(chunk))
             except zlib.error:
                 raise HttpError(0, "服务器的压缩数据坏了") from None
-            chunk = decoder.unused_data
-            decoder = None if decoder.eof else decoder  # what follows is packed by itself
+            packed = decoder.unused_data[:2] == b"\x1f\x8b"  # a second part, else padding
+            chunk, decoder = (decoder.unused_data, None) if packed else (b"", decoder)
         yield b"".join(unpacked)
 
 
@@ -7510,8 +7504,7 @@ def http_exchange(
             if sock and isinstance(error, OSError):
                 reason = error.strerror or "对方没有回答就关闭了"
                 raise HttpError(0, f"连接中断（{reason}）") from error
-            shown = url.partition("?")[0]
-            raise connection_problem(error, shown, _without_login(proxy)) from error
+            raise connection_problem(error, url, proxy) from error
         yield response
     finally:
         for opened in filter(None, (response, sock, connection)):
@@ -7521,8 +7514,9 @@ def http_exchange(
 # --- the reply: bytes → JSON objects, whatever the framing ---
 
 
-def _whole_or_lines(body: bytes) -> list:
+def _whole_or_lines(chunks: Iterable[bytes]) -> list:
     """The JSON values of a body: one document, or one per line (NDJSON)."""
+    body = b"".join(chunks)
     text = body.decode(json.detect_encoding(body), "replace")
     try:
         return [json.loads(text)]
@@ -7552,8 +7546,9 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
     chunks = itertools.chain([head], chunks)
     if start == b"<":
         raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
+    read = _whole_or_lines if start in (b"{", b"[") else _events
     try:
-        for value in _whole_or_lines(b"".join(chunks)) if start in (b"{", b"[") else _events(chunks):
+        for value in read(chunks):
             for item in value if isinstance(value, list) else [value]:  # a list: Gemini
                 if not isinstance(item, dict):
                     raise ValueError
@@ -7988,10 +7983,6 @@ def _nine_letter_ids(message: dict) -> dict:
     return {**message, "tool_call_id": short(id)} if id else message
 
 
-def _without_reasoning(message: dict) -> dict:
-    return {key: value for key, value in message.items() if not key.startswith("reasoning")}
-
-
 def _null_content(message: dict) -> dict:
     empty = "tool_calls" in message and not message["content"]
     return {**message, "content": None} if empty else message
@@ -8013,10 +8004,7 @@ def _one_call_per_turn(body: dict) -> dict:
 
 
 def _system_in_user(body: dict) -> dict:
-    """The system message at the head of the first user message."""
     first, *rest = body["messages"]
-    if first["role"] != "system" or not rest:
-        return body
     return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
 
 
@@ -8036,8 +8024,9 @@ OPENAI_QUIRKS = (
         _on_messages(_nine_letter_ids), "服务器要九个字符的调用 id，已改写后重发。",
     ),
     Quirk(  # gpt-oss template in llama-server
-        r"(?i)both content and thinking", _on_messages(_without_reasoning),
-        "服务器不要思考过程，已去掉后重发。",
+        r"(?i)both content and thinking", _on_messages(
+            lambda message: {k: v for k, v in message.items() if not k.startswith("reasoning")}
+        ), "服务器不要思考过程，已去掉后重发。",
     ),
     Quirk(  # Llama 3 templates
         r"(?i)single tool.calls? at once", _one_call_per_turn,
