@@ -7129,10 +7129,7 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
     """
 
-    def __init__(
-        self, status: int, text: str, value: object = None, headers: Mapping = {},
-        turn: Turn | None = None,
-    ):
+    def __init__(self, status: int, text: str, value=None, headers: Mapping = {}, turn=None):
         super().__init__(text)
         self.status, self.text, self.value = status, text, value
         self.headers, self.turn = headers, turn
@@ -7555,7 +7552,7 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
                 yield item
     except (ValueError, RecursionError):
         raise HttpError(0, "服务器的回复里有一段不是 JSON") from None
-    if value is None:
+    if value in (None, []):
         words = read_error(head)[0]
         raise HttpError(0, f"服务器的回复看不懂：{words}" if words else "服务器的回复是空的")
 
@@ -7741,7 +7738,7 @@ class HttpModel:
         self.base_url = functools.reduce(str.removesuffix, self.versions, base)
         self.settings, self.patience = settings, patience
         self.key, self.key_hint = key.strip(), key_hint
-        self.requests = 0  # sent so far, retries included
+        self.requests = 0  # for answers, so far, retries included
         self._clock, self._now = clock or time.monotonic, now or time.time
         self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
         self._said: set[str] = set()
@@ -7819,7 +7816,7 @@ class HttpModel:
         }
         mark = ("&" if "?" in path else "?") if self.query else ""
         url = self.base_url + path + mark + self.query
-        self.requests += 1
+        self.requests += body is not None
         with http_exchange(method, url, headers, data, self.patience, self._clock) as response:
             chunks = _plain_body(response)
             if response.status >= 300:
@@ -10098,6 +10095,14 @@ def _write_answer(text: str) -> None:
     sys.stdout.flush()
 
 
+_WHAT_NEXT = {
+    "turns": "可以用 --max-turns 放宽",
+    "same_call": "换个问法或换个模型再试",
+    "tokens": "把问题拆小再问",
+    "length": "请加大 --max-tokens，没写就是服务器的上限",
+}
+
+
 def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> Iterator[str]:
     """What a run leaves on stdout; raises what makes it a failure."""
     if args.json:
@@ -10114,7 +10119,7 @@ def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> 
     if not args.q:
         screen.line(usage_text(end, seconds))
     if end.reason != "answered":
-        raise BackendError(STOP_REASONS[end.reason])
+        raise BackendError(f"{STOP_REASONS[end.reason]}；{_WHAT_NEXT[end.reason]}")
 
 
 def screen_style(stream) -> Style:

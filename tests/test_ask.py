@@ -187,12 +187,18 @@ def test_a_limit_ends_the_run_with_exit_code_1_and_the_reason():
     with FakeServer(*loop) as server:
         run = ask("--base-url", server.url, "--model", "m", "--max-turns", "3")
     assert run.returncode == 1 and run.stdout == b"" and "轮数上限" in said(run)
+    assert "--max-turns" in said(run)
+    with FakeServer(*[CALLS] * 3, strict=False) as server:
+        run = ask("--base-url", server.url, "--model", "m")
+    assert run.returncode == 1 and "换个问法" in said(run)
 
 
 def test_an_answer_cut_at_the_limit_is_printed_and_fails():
     with FakeServer(whole(message("395 是", finish="length"))) as server:
         run = ask("--base-url", server.url, "--model", "m")
-    assert run.stdout.decode() == "395 是\n" and run.returncode == 1 and "长度上限" in said(run)
+    assert run.stdout.decode() == "395 是\n" and run.returncode == 1
+    assert "长度上限" in said(run) and "--max-tokens" in said(run)
+    assert set(w.STOP_REASONS) - {"answered"} == set(w._WHAT_NEXT)
 
 
 USAGE_ERRORS = {
@@ -435,14 +441,14 @@ def test_the_trace_is_appended_json_with_gen_ai_names(tmp_path):
     ]
     for _ in range(2):
         with FakeServer(*script) as server:
-            ask("--base-url", server.url, "--model", "m", "--trace", str(trace))
+            ask("--base-url", server.url, "--trace", str(trace))
     lines = [json.loads(line) for line in trace.read_text("utf-8").splitlines()]
     assert len(lines) == 10
     first, good, bad, second, end = lines[:5]
     assert (
         first["gen_ai.operation.name"] == "chat"
         and first["attempts"] == 2
-        and first["gen_ai.request.model"] == "m"
+        and first["gen_ai.request.model"] == "fake-1"
     )
     assert first["gen_ai.usage.input_tokens"] == 812 and first[
         "gen_ai.response.finish_reasons"

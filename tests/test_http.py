@@ -1690,6 +1690,15 @@ def test_gemini_parts_go_back_unchanged_and_results_by_position(stream):
 # --- the backends' names, keys, and models ---
 
 
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_list_of_models_raises_anything_but_a_sentence_for_the_user(body):
+    with FakeServer(get=Reply(body)) as server:
+        try:
+            assert all(isinstance(name, str) for name in Client(server).model.models())
+        except w.BackendError as error_:
+            assert str(error_)
+
+
 def test_models_are_listed():
     with FakeServer(models=("a", "b")) as server:
         assert Client(server).model.models() == ["a", "b"]
