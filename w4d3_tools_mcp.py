@@ -7333,7 +7333,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
             tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
             text = (
                 f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
-                "地址不对请改 --base-url；只想看看效果就加 --backend mock"
+                "地址不对请改 --base-url；只想看看效果就用 --backend mock 提问"
             )
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
@@ -10145,6 +10145,8 @@ def run_ask(args, style: Style) -> Iterator[str]:
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
+    if args.trace_args and not args.trace:
+        raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
     both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
         _write_error, screen_style(sys.stderr),
@@ -10437,6 +10439,8 @@ def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
     for word in rest[:1]:
         near = closest(word.split("=")[0], flags) if word.startswith("-") else None
         hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
+        if args.ask is not None and not word.startswith("-"):
+            hint = "问题里有空格时要整个放进引号"
         raise UsageError(f"不认识 {word}，{hint}")
     if args.help or args.version:
         return None, args

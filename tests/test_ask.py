@@ -204,6 +204,8 @@ def test_an_answer_cut_at_the_limit_is_printed_and_fails():
 USAGE_ERRORS = {
     "no question": (["--ask"], "--ask"),
     "an empty question": (["--ask", "  "], "问题是空的"),
+    "a question without quotes": (["--ask", "17*23", "是多少"], "引号"),
+    "what to trace, but not where": (["--ask", "x", "--trace-args"], "--trace FILE"),
     "an unknown backend": (["--ask", "x", "--backend", "opena"], "--backend"),
     "-o without =": (["--ask", "x", "-o", "temperature"], "KEY=VALUE"),
     "-o with JSON that a shell has cut": (["--ask", "x", "-o", "stop=[a"], "JSON"),
