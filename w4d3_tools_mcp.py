@@ -7637,6 +7637,8 @@ def _call_text(call: dict) -> str:
 
 def told_as_text(question: Question) -> Question:
     """The question in the text protocol: tools in the system message, calls and results as text."""
+    if not question.tools:
+        return question
     rest = tidy_history(question.messages)
     system = rest.pop(0)["content"] if rest and rest[0]["role"] == "system" else ""
     prompt = f"{system}\n\n{text_tools_prompt(question.tools)}".strip()
@@ -7691,6 +7693,7 @@ _NO_TOOLS = (
     r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
     r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
 )
+_TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
@@ -7779,7 +7782,8 @@ class HttpModel:
                 )
             if attempt == 0:
                 self.notice("模型的回答是空的，再问一次。")
-        raise BackendError("模型两次都给了空的回答，换个问法或换个模型再试")
+        why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
+        raise BackendError(f"模型两次都给了空的回答{why}，换个问法或换个模型再试")
 
     def _ask(self, question: Question, show: Callable) -> Turn:
         """One answer, over as many requests as it takes."""
@@ -7873,7 +7877,7 @@ class HttpModel:
             if "tool-call-parser" in text:
                 flags = "--enable-auto-tool-choice --tool-call-parser hermes"
                 why = f"这个 vLLM 没有打开工具调用（启动时加 {flags}）。"
-            self.notice(f"{why}改用文字协议：工具写进系统提示，从模型的文字里识别调用。")
+            self.notice(why + _TEXT_PROTOCOL)
             return True
         for quirk in self.quirks:
             if re.search(quirk.refusal, text) and quirk.change(body) != body:
@@ -8170,13 +8174,10 @@ class GeminiLLM(HttpModel):
 class TransformersLLM:
     """A model directory on this machine, run by transformers with its own chat template.
 
-    Raises BackendError when the packages or the model are missing.
+    Raises BackendError when the packages or the model are missing, or refuse.
     """
 
-    def __init__(
-        self, folder: str, settings: Settings = Settings(), *,
-        notice: Callable[[str], None] | None = None,
-    ):
+    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None):
         try:
             import torch  # noqa: F401, transformers generates nothing without it
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -8188,30 +8189,27 @@ class TransformersLLM:
             self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # the packages raise what they like
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
-        template = str(self._tokenizer.chat_template or "")
-        if not template:
+        if not (template := self._tokenizer.chat_template):
             raise BackendError(f"{folder} 没有对话模板（chat template），请换一个 instruct 模型")
-        self._as_text = "tools" not in template
+        self._as_text = "tools" not in str(template)
         if self._as_text and notice:
-            notice("这个模型的模板不认识工具。改用文字协议：工具写进系统提示，从文字里识别调用。")
+            notice(f"这个模型的模板不认识工具。{_TEXT_PROTOCOL}")
         self.settings, self.requests, self.base_url = settings, 0, ""
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
-        """The model's answer. Raises BackendError when template or model refuse."""
         question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
-        asked = told_as_text(question) if self._as_text and question.tools else question
-        limit = self.settings.max_tokens or 1024
+        asked = told_as_text(question) if self._as_text else question
+        self.requests += 1
         try:
             inputs = self._tokenizer.apply_chat_template(
                 to_hf_messages(asked.messages),
                 tools=tools_in_format(asked.tools, "openai") or None,
                 add_generation_prompt=True, return_dict=True, return_tensors="pt",
             )
-            self.requests += 1
-            options = {"max_new_tokens": limit, **self.settings.options}
-            output = self._model.generate(**inputs, **options)[0]
+            limit = {"max_new_tokens": self.settings.max_tokens or 1024}
+            output = self._model.generate(**inputs, **limit, **self.settings.options)[0]
         except Exception as error:
             raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
@@ -8219,8 +8217,8 @@ class TransformersLLM:
         ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
-        finish, usage = "stop" if ended else "length", Usage(read, len(written))
-        turn = sorted_text(Turn(text, (), finish, usage), question)
+        usage = Usage(read, len(written))
+        turn = sorted_text(Turn(text, (), "stop" if ended else "length", usage), question)
         if on_delta and turn.text:
             on_delta("text", turn.text)
         return turn._replace(finish="tool_calls") if turn.calls and ended else turn
@@ -9280,6 +9278,12 @@ def _without_secrets(value: object, name: str = "") -> object:
             return value
 
 
+def _tokens(usage: Usage) -> dict:
+    return {
+        "gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output,
+    }
+
+
 class Trace:
     """Turns the events of a run into lines of JSON; `write` takes one line. Never holds a key.
 
@@ -9310,11 +9314,7 @@ class Trace:
             case CallFinished(call, result, seconds):
                 self._call(call, result, seconds)
             case Finished(_, reason, usage, turns):
-                tokens = {
-                    "gen_ai.usage.input_tokens": usage.input,
-                    "gen_ai.usage.output_tokens": usage.output,
-                }
-                self._record("invoke_agent", tokens, status=reason, turns=turns)
+                self._record("invoke_agent", _tokens(usage), status=reason, turns=turns)
 
     def _turn(self, turn: Turn, seconds: float | None) -> None:
         sent = getattr(self._model, "requests", self._requests + 1)
@@ -9322,8 +9322,7 @@ class Trace:
         attributes = {
             "gen_ai.request.model": self._model_name(),
             "gen_ai.response.finish_reasons": [turn.finish],
-            "gen_ai.usage.input_tokens": usage.input,
-            "gen_ai.usage.output_tokens": usage.output,
+            **_tokens(usage),
             "gen_ai.usage.cache_read.input_tokens": usage.cached,
             "tool_result_tokens": self._result_tokens,
         }
@@ -10060,39 +10059,31 @@ def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
     return approve
 
 
-@contextlib.contextmanager
-def _trace_file(args, screen: LiveScreen):
-    """A function that appends a line to the file of --trace, or None without the flag."""
-    if not args.trace:
-        yield None
-        return
+def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
+    """A function that appends a line to the file of --trace; a full disk does not end the run."""
     try:
-        file = open(args.trace, "ab", buffering=0)  # noqa: SIM115 - closed below
+        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until the program ends
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {args.trace}：{error.strerror}") from error
-    failed = False
+        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+    failures = []
 
     def write(line: str) -> None:
-        nonlocal failed
         try:
-            if not failed:
+            if not failures:
                 file.write(line.encode())
-        except OSError as error:  # the answer matters more than its trace
-            failed = True
-            screen.line(f"--trace：写不进 {args.trace}：{error.strerror}；记录不完整", "bad")
+        except OSError as error:
+            failures.append(error)
+            screen.line(f"--trace：写不进 {path}：{error.strerror}；记录不完整", "bad")
 
-    with file:
-        yield write
-
-
-def _write_error(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    return write
 
 
-def _write_answer(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _writer(stream) -> Callable[[str], None]:
+    def write(text: str) -> None:
+        stream.write(text)
+        stream.flush()
+
+    return write
 
 
 _WHAT_NEXT = {
@@ -10149,9 +10140,9 @@ def run_ask(args, style: Style) -> Iterator[str]:
         raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
     both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
-        _write_error, screen_style(sys.stderr),
+        _writer(sys.stderr), screen_style(sys.stderr),
         level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
+        terminal=sys.stderr.isatty(), answer=_writer(sys.stdout) if both else None,
     )
     registry = chosen_tools(args)
     registry.coerce = True  # real models write "4096" for 4096; each repair is shown
@@ -10162,35 +10153,34 @@ def run_ask(args, style: Style) -> Iterator[str]:
     messages = opening(question)
     if args.system is not None:
         messages[0]["content"] = args.system
+    trace = args.trace and Trace(
+        _trace_writer(args.trace, screen), model, provider=args.backend, arguments=args.trace_args,
+        now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
     failure, begin = None, time.monotonic()
     end = Finished("", "failed", Usage(), 0)  # until there is a better one
-    with _trace_file(args, screen) as write:
-        trace = write and Trace(
-            write, model, provider=args.backend, arguments=args.trace_args,
-            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        )
-        try:
-            if isinstance(model, HttpModel) and not model.settings.model:
-                model.settings = model.settings._replace(model=_only_model(model))
-            for event in run_tool_loop(
-                model, tools, messages, limits=Limits(turns=args.max_turns), tool_choice=choice,
-                on_delta=screen.delta, approve=approve, clock=time.monotonic,
-            ):
-                match event:
-                    case Finished():
-                        end = event
-                    case ModelAnswered(number, turn):
-                        spent = end.usage.plus(turn.usage or Usage())
-                        end = end._replace(usage=spent, turns=number)
-                screen.event(event)
-                if trace:
-                    trace.event(event)
-        except (BackendError, KeyboardInterrupt) as error:
-            failure = error
+    try:
+        if isinstance(model, HttpModel) and not model.settings.model:
+            model.settings = model.settings._replace(model=_only_model(model))
+        for event in run_tool_loop(
+            model, tools, messages, limits=Limits(turns=args.max_turns), tool_choice=choice,
+            on_delta=screen.delta, approve=approve, clock=time.monotonic,
+        ):
+            match event:
+                case Finished():
+                    end = event
+                case ModelAnswered(number, turn):
+                    spent = end.usage.plus(turn.usage or Usage())
+                    end = end._replace(usage=spent, turns=number)
+            screen.event(event)
             if trace:
-                trace.failed(error)
-        finally:
-            screen.close()
+                trace.event(event)
+    except (BackendError, KeyboardInterrupt) as error:
+        failure = error
+        if trace:
+            trace.failed(error)
+    finally:
+        screen.close()
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
 
 
