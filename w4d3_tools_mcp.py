@@ -7802,7 +7802,9 @@ class HttpModel:
                 continue
             wait = pause_before_retry(failure, tries, self._now())
             if wait is None:
-                raise BackendError(self._without_key(self._explain(failure))) from failure
+                unknown = failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
+                known = self._known_models() if unknown else ""
+                raise BackendError(self._explained(failure, known)) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
             reason = self._without_key(cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
@@ -7890,9 +7892,9 @@ class HttpModel:
             self.notice(f"服务器不接受 {field}，已去掉后重发。")
         return field is not None
 
-    def _explain(self, failure: HttpError) -> str:
-        """What happened and what to do."""
-        status, text = failure.status, failure.text
+    def _explained(self, failure: HttpError, advice: str = "") -> str:
+        """What happened and what to do; `advice` is better than ours."""
+        status, text = failure.status, self._without_key(failure.text)
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
                 text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
@@ -7903,47 +7905,39 @@ class HttpModel:
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
         words = text.rstrip("。.") or "（没有说明）"
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}"
+        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
         wait = retry_after(failure.headers, self._now()) or 0
         if wait > LONGEST_WAIT:
-            return f"{said}。服务器要求等 {wait:.0f} 秒，请晚些再试"
-        if status < 500 and re.search(_MODEL_UNKNOWN, text):
-            return f"{said}。{self._known_models()}"
-        advice = next(
-            advice for statuses, words, advice in _ADVICE
+            return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
+        ours = next(
+            ours for statuses, words, ours in _ADVICE
             if status in statuses or (words and status < 500 and re.search(words, text))
         )
-        return f"{said}。" + advice.format(
+        return said + (advice or ours.format(
             key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
             longer=_longer_context(self.base_url),
-        )
+        ))
 
     def _known_models(self) -> str:
         try:
-            known = self._listed()
-        except (BackendError, HttpError):
+            known = self.models()
+        except BackendError:
             return "用 --model 换一个模型"
         near = closest(self.settings.model, known)
         hint = f"是不是想用 {near}？" if near else ""
         return f"{hint}可用的模型：{'、'.join(known) or '无'}"
 
-    def _listed(self) -> list[str]:
+    def models(self) -> list[str]:
+        """The names that the server lists. Raises BackendError."""
         try:
             reply = next(self._objects("GET", self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
-                return self._listed()
-            raise
+                return self.models()
+            raise BackendError(self._explained(failure)) from failure
         listed = reply.get("data") or reply.get("models") or []
         names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
         return [name.removeprefix("models/") for name in names if isinstance(name, str)]
-
-    def models(self) -> list[str]:
-        """The names that the server lists. Raises BackendError."""
-        try:
-            return self._listed()
-        except HttpError as failure:
-            raise BackendError(self._without_key(self._explain(failure))) from failure
 
 
 # --- OpenAI and compatible ---
@@ -7991,15 +7985,13 @@ def _null_content(message: dict) -> dict:
 
 def _one_call_per_turn(body: dict) -> dict:
     """Each turn with several calls as several turns with one call and its result."""
-    messages, waiting = [], {}
-    for message in body["messages"]:
-        calls = message.get("tool_calls") or ()
-        if message["role"] == "tool":
-            messages += [*waiting.pop(message["tool_call_id"], ()), message]
-        elif len(calls) > 1:
-            for call, said in zip(calls, [message["content"], *[""] * len(calls)]):
-                waiting[call["id"]] = [{**message, "content": said, "tool_calls": [call]}]
-        else:
+    messages = []
+    for message, results in _with_results(body["messages"]):
+        said = message.get("content")
+        for call, result in zip(message.get("tool_calls", ()), results):
+            messages += [{**message, "content": said, "tool_calls": [call]}, result]
+            said = ""
+        if message and not results:
             messages.append(message)
     return {**body, "messages": messages}
 
@@ -8209,7 +8201,7 @@ class TransformersLLM:
                 add_generation_prompt=True, return_dict=True, return_tensors="pt",
             )
             limit = {"max_new_tokens": self.settings.max_tokens or 1024}
-            output = self._model.generate(**inputs, **limit, **self.settings.options)[0]
+            output = self._model.generate(**inputs, **limit | self.settings.options)[0]
         except Exception as error:
             raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
@@ -8236,9 +8228,7 @@ _HOME_KEYS = {
     "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
 }
 BACKENDS = {
-    "openai": OpenAICompatLLM,
-    "anthropic": AnthropicLLM,
-    "gemini": GeminiLLM,
+    "openai": OpenAICompatLLM, "anthropic": AnthropicLLM, "gemini": GeminiLLM,
     "transformers": TransformersLLM,
 }
 
