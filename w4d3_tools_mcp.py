@@ -7802,7 +7802,7 @@ class HttpModel:
                 continue
             wait = pause_before_retry(failure, tries, self._now())
             if wait is None:
-                unknown = failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
+                unknown = 0 < failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
                 known = self._known_models() if unknown else ""
                 raise BackendError(self._explained(failure, known)) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
@@ -8105,37 +8105,35 @@ def gemini_request(question: Question, settings: Settings) -> dict:
 _GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-class GeminiFold(_Fold):
-    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
+class GeminiFold(OpenAIFold):
+    """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
         self._parts: list[dict] = []
 
-    def feed(self, value: dict) -> list[tuple[str, str]]:
+    def feed(self, value: dict) -> Pieces:
         """Take one object; returns what may be shown. Raises BackendError when Gemini refuses."""
         match value:
             case {"promptFeedback": {"blockReason": reason}}:
-                raise BackendError(f"Gemini 拒绝了这个问题：{reason}")
-        if usage := _dict(value.get("usageMetadata")):
-            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
-            cached = _number(usage, "cachedContentTokenCount")
-            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
+                raise BackendError(f"Gemini 拒绝了这个问题：{reason}；请换个问法")
         candidate = _dict(next(iter(_list(value.get("candidates"))), None))
-        if reason := _text(candidate.get("finishReason")):
-            self.finish, self.done = _GEMINI_FINISH.get(reason, reason), True
-        pieces = []
+        reason, usage = _text(candidate.get("finishReason")), _dict(value.get("usageMetadata"))
+        delta = {"content": "", "reasoning": "", "tool_calls": []}
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            kind = "reasoning" if part.get("thought") else "text"
-            pieces += self._add(kind, _text(part.get("text")))
-        return pieces
-
-    def _calls(self) -> list[ToolCall]:
-        found = [_dict(part["functionCall"]) for part in self._parts if "functionCall" in part]
-        return [
-            ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found
-        ]
+            delta["reasoning" if part.get("thought") else "content"] += _text(part.get("text"))
+            if call := _dict(part.get("functionCall")):
+                function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
+                delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        counts = usage and {
+            "prompt_tokens": _number(usage, "promptTokenCount"),
+            "completion_tokens": _number(usage, "candidatesTokenCount")
+            + _number(usage, "thoughtsTokenCount"),
+            "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
+        }
+        choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
+        return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
