@@ -4197,14 +4197,18 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     return result
 
 
+def plain_messages(messages: Iterable[dict]) -> list[dict]:
+    """The messages without our own keys, as an OpenAI server takes them."""
+    return [{k: v for k, v in message.items() if k not in OWN_KEYS} for message in messages]
+
+
 def to_hf_messages(messages: list[dict]) -> list[dict]:
     """Messages for a transformers chat template: arguments as an object, results with their name.
 
     `tidy_history` reads them back.
     """
     result, names = [], {}
-    for message in tidy_history(messages):
-        message = {key: value for key, value in message.items() if key not in OWN_KEYS}
+    for message in plain_messages(tidy_history(messages)):
         if message["role"] == "tool":
             message["name"] = names[message["tool_call_id"]]
         for call in message.get("tool_calls", ()):
@@ -5775,8 +5779,9 @@ def assistant_message(turn: Turn) -> dict:
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
-    """The OpenAI tool message that answers `call`."""
-    return {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    """The OpenAI tool message that answers `call`; `is_error` is for vendors that ask for it."""
+    message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    return {**message, "is_error": True} if result.is_error else message
 
 
 class _Job:
@@ -7138,10 +7143,7 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
     """
 
-    def __init__(
-        self, status: int, text: str, value: object = None, headers: Mapping = {},
-        turn: Turn | None = None,
-    ):
+    def __init__(self, status: int, text: str, value=None, headers: Mapping = {}, turn=None):
         super().__init__(text)
         self.status, self.text, self.value = status, text, value
         self.headers, self.turn = headers, turn
@@ -7180,17 +7182,19 @@ def repair_base_url(text: str) -> str:
         text = ("http://" if local else "https://") + text
     try:
         parts = urlsplit(text)
-        port = f":{parts.port}" if parts.port else ""
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        parts, port = urlsplit(""), ""
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+        host = ""
+    labels = host.removesuffix(".").split(".")
+    legal = all(0 < len(label) < 64 for label in labels) and not re.search(r"[\s\\]", host)
+    if not legal or parts.scheme not in ("http", "https"):
         raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
-    host = _ANY_ADDRESS.get(parts.hostname, parts.hostname)
-    host = f"[{host}]" if ":" in host else host
+    host = _ANY_ADDRESS.get(host, host)
+    host = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     path = re.sub(_PASTED_PATH, "", re.sub("/+", "/", parts.path).rstrip("/"))
-    return f"{parts.scheme}://{host}{port}{path}"
+    return f"{parts.scheme}://{host}{path}" + (f"?{parts.query}" if parts.query else "")
 
 
 def ollama_base_url(text: str) -> str:
@@ -7203,10 +7207,15 @@ def ollama_base_url(text: str) -> str:
     if "://" not in text:
         host, colon, port = text.rpartition(":") if re.search(r":\d+/?$", text) else (text, "", "")
         text = f"http://{host or '127.0.0.1'}:{port or 11434}"
-    return repair_base_url(text) + "/v1"
+    return repair_base_url(text).removesuffix("/v1") + "/v1"
 
 
 # --- what a failure says ---
+
+_ERROR_KEYS = (  # where servers put the sentence, or another object that holds it
+    "error_description", "error", "errors", "message", "metadata", "raw", "detail", "msg",
+    "error_msg", "title", "base_resp", "status_msg",
+)
 
 
 def _sentence(value: object) -> str:
@@ -7214,31 +7223,45 @@ def _sentence(value: object) -> str:
     match value:
         case str():
             return value
-        case {"error": {"message": str(text), "metadata": {"raw": str(raw)}}}:  # OpenRouter
-            return f"{text} {raw}"
         case {"msg": str(text), "loc": list(place)}:  # FastAPI
             return f"{'.'.join(map(str, place))}: {text}"
         case list():
             return "; ".join(filter(None, map(_sentence, value[:3])))
         case dict():
-            inner = (value[key] for key in ("error", "message", "detail") if value.get(key))
-            return _sentence(next(inner, "")) or json_text(json_value(value))
-        case _:
-            return ""
+            found = [_sentence(value[key]) for key in _ERROR_KEYS if value.get(key)]
+            return " ".join(dict.fromkeys(filter(None, found)))
+    return ""
 
 
 def read_error(body: bytes) -> tuple[str, object]:
     """(sentence, JSON value or None) of an error body: JSON of any shape, HTML, text or nothing."""
     text = body.decode("utf-8", "replace").strip()
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
-        return cut(" ".join(_sentence(value).split()), 600), value
-    except (ValueError, RecursionError):
-        pass
+        words = _sentence(value) or (json_text(json_value(value)) if value else "")
+        return cut(" ".join(words.split()), 600), value
     if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S):
         text = title[1]
     text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
     return cut(" ".join(text.split()), 200), None
+
+
+def raise_error_object(value: dict) -> None:
+    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200.
+
+    >>> raise_error_object({"code": "InvalidApiKey", "message": "Invalid API-key provided."})
+    Traceback (most recent call last):
+    w4d3_tools_mcp.HttpError: Invalid API-key provided.
+    """
+    error = value.get("error") or (value if value.get("object") == "error" else None)
+    answers = any(value.get(key) for key in ("choices", "candidates", "type", "data", "models"))
+    if not error and (answers or not _sentence(value)):
+        return
+    inner = error if isinstance(error, dict) else value
+    code = str(inner.get("code") or inner.get("status_code"))
+    status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200
+    status = 529 if "overloaded" in str(inner.get("type")) else status
+    raise HttpError(status, read_error(json.dumps(value).encode())[0], value)
 
 
 def retry_after(headers: Mapping, now: float) -> float | None:
@@ -7261,7 +7284,10 @@ def retry_after(headers: Mapping, now: float) -> float | None:
 
 
 _HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
-_UNREADABLE_CALL = r"(?i)pars\w+ tool call|does not match the expected|peg-native"
+_UNREADABLE_CALL = (
+    r"(?i)pars\w+ tool call|does not match the expected|peg-native"  # Ollama, llama-server
+    r"|tool_use_failed|failed to call a function"  # Groq
+)
 
 
 def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | None:
@@ -7272,7 +7298,9 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
     status, headers = failure.status, failure.headers
     if status == 503 and "loading model" in failure.text.lower():  # llama-server while it starts
         return min(15.0, 2.0**tries) if tries < LOADING_TRIES else None
-    most = 1 if status in (0, 500) else 2 if status in (408, 409, 429) or status > 500 else 0
+    most = 2 if status in (408, 409, 429) or 500 < status < 600 else 0
+    if status in (0, 500) or re.search(_UNREADABLE_CALL, failure.text):
+        most = 1
     stop = headers.get("x-should-retry") == "false" or re.search(_HOPELESS, failure.text)
     asked = retry_after(headers, now)
     if tries >= most or stop or (asked or 0) > LONGEST_WAIT:
@@ -7281,50 +7309,47 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
     return asked if asked is not None else 0.5 * 2**tries * jitter
 
 
-class _Server(NamedTuple):
-    """A kind of local server: its usual port, how to start it, how to give it a longer context."""
-
-    port: int
-    name: str
-    start: str
-    longer: str
-
-
-_SERVERS = (
-    _Server(11434, "Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
-    _Server(
-        8000, "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
+_SERVERS = {  # by their usual port: the name, how to start it, how to give it a longer context
+    11434: ("Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
+    8000: (
+        "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
         "启动 vLLM 时加大 --max-model-len",
     ),
-    _Server(
-        8080, "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
+    8080: (
+        "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
         "启动 llama-server 时加大 -c，例如 -c 16384",
     ),
-    _Server(1234, "LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
-)
+    1234: ("LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
+}
 
 
-def _servers_at(url: str) -> list[_Server]:
+def _servers_at(url: str) -> list[tuple[str, str, str]]:
     """The server that usually has this port, or all of them."""
-    return [server for server in _SERVERS if f":{server.port}" in url] or list(_SERVERS)
+    return [row for port, row in _SERVERS.items() if f":{port}" in url] or list(_SERVERS.values())
 
 
 def _longer_context(url: str) -> str:
-    return "；".join(server.longer for server in _servers_at(url))
+    if url.startswith("https:"):
+        return "缩短问题和 --system，或换一个上下文更长的模型"
+    return "；".join(longer for _, _, longer in _servers_at(url))
 
 
-def connection_problem(error: OSError, url: str, proxy: str) -> BackendError:
+def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     """What the user should do when nothing answers at that address."""
     import socket
     import ssl
 
-    host = host_of(url)
+    host, url, proxy = host_of(url), url.partition("?")[0], re.sub("//[^/@]*@", "//", proxy)
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
-            starts = "\n".join(f"  {server.name}：{server.start}" for server in _servers_at(url))
-            text = f"连不上 {url}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 --base-url"
-        case socket.gaierror():
+            starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
+            tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
+            text = (
+                f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
+                "地址不对请改 --base-url；只想看看效果就用 --backend mock 提问"
+            )
+        case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
             text = f"{host} 的证书没有通过验证：{error.verify_message}{way}"
@@ -7332,12 +7357,47 @@ def connection_problem(error: OSError, url: str, proxy: str) -> BackendError:
             text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
         case TimeoutError():
             text = f"连接 {url} 超时{way}，请检查地址和网络"
-        case _:
+        case OSError():
             text = f"连不上 {url}：{error.strerror or error}{way}，请检查 --base-url"
+        case _:
+            text = f"{url} 回的不是 HTTP（{error_text(error)}）{way}，请检查 --base-url"
     return BackendError(text)
 
 
 # --- the transport ---
+
+
+class _TimedSocket(io.RawIOBase):
+    """A connected socket for http.client; nothing on it, not even a header, outlasts `patience`."""
+
+    def __init__(self, sock, patience: Patience, clock: Callable[[], float]):
+        self._sock, self._patience, self._clock = sock, patience, clock
+        self._deadline = clock() + patience.whole
+
+    def _timed(self, work: Callable, argument):
+        left, silence = self._deadline - self._clock(), self._patience.silence
+        if left > 0:
+            self._sock.settimeout(min(silence, left))
+            with contextlib.suppress(TimeoutError):
+                return work(argument)
+        late = f"{self._patience.whole:g} 秒还没有答完"
+        what = late if left <= silence else f"{silence:g} 秒没有动静"
+        raise BackendError(f"模型 {what}，已停止；可以用 --timeout 放宽")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        return self._timed(self._sock.recv_into, buffer)
+
+    def sendall(self, data: bytes) -> None:
+        self._timed(self._sock.sendall, data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """http.client closes early and reads on; who made the socket closes it."""
 
 
 def _proxy_for(url: str) -> str:
@@ -7363,64 +7423,69 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     if not proxy:
         return make(parts.hostname, parts.port, timeout=seconds), target, {}
-    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if via.scheme not in ("http", "https"):
-        instead = f"请换成 http 代理，或设 NO_PROXY={parts.hostname}"
-        raise BackendError(f"不支持 {via.scheme} 代理，{instead}")
-    headers = {}
+    via, headers = urlsplit(proxy if "://" in proxy else f"http://{proxy}"), {}
+    try:
+        if via.scheme not in ("http", "https") or not via.hostname:
+            raise ValueError
+        connection = make(via.hostname, via.port or 80, timeout=seconds)
+    except ValueError:
+        raise BackendError(
+            f"只支持 http 代理；请改 HTTPS_PROXY、HTTP_PROXY，或设 NO_PROXY={parts.hostname}",
+        ) from None
     if via.username:
         import base64
 
         secret = unquote(f"{via.username}:{via.password or ''}").encode()
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(secret).decode()
-    connection = make(via.hostname, via.port or 80, timeout=seconds)
     if parts.scheme == "http":
         return connection, url, headers
     connection.set_tunnel(parts.hostname, parts.port or 443, headers)
     return connection, target, {}
 
 
-def _too_slow(patience: Patience) -> BackendError:
-    return BackendError(
-        f"模型 {patience.silence:g} 秒没有动静，或 {patience.whole:g} 秒还没有答完，已停止；"
-        "可以用 --timeout 放宽",
-    )
-
-
-def _body_chunks(response, sock, patience: Patience, deadline: float, clock) -> Iterator[bytes]:
+def _body_chunks(response) -> Iterator[bytes]:
     """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
     from http.client import HTTPException
 
-    while (left := deadline - clock()) > 0:
-        sock.settimeout(min(patience.silence, left))
-        try:
-            data = response.read1(65536)
-        except TimeoutError:
-            break
-        except (OSError, HTTPException):
-            return
-        if not data:
-            return
-        yield data
-    raise _too_slow(patience)
+    with contextlib.suppress(OSError, HTTPException):
+        while data := response.read1(65536):
+            yield data
 
 
-def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate"):
         raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
     import zlib
 
-    decoder, total = None, 0
+    decoder = None
     for chunk in chunks:
-        if encoding not in ("", "identity"):
+        unpacked = []
+        while chunk:
             if decoder is None:  # "deflate" comes with or without zlib's header
                 bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
                 decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
             try:
-                chunk = decoder.decompress(chunk)
+                unpacked.append(decoder.decompress(chunk))
             except zlib.error:
                 raise HttpError(0, "服务器的压缩数据坏了") from None
+            packed = decoder.unused_data[:2] == b"\x1f\x8b"  # a second part, else padding
+            chunk, decoder = (decoder.unused_data, None) if packed else (b"", decoder)
+        yield b"".join(unpacked)
+
+
+def _plain_body(response) -> Iterator[bytes]:
+    """The chunks of a body, unpacked, as UTF-8, and not without end."""
+    chunks, total = _body_chunks(response), 0
+    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
+    if encoding != "identity":
+        chunks = _unpacked(chunks, encoding)
+    charset = response.headers.get_content_charset("utf-8")
+    if charset not in ("utf-8", "us-ascii", "iso-8859-1"):  # the last is most often not meant
+        with contextlib.suppress(LookupError):
+            codecs.lookup(charset)
+            chunks = codecs.iterencode(codecs.iterdecode(chunks, charset, "replace"), "utf-8")
+    for chunk in chunks:
         total += len(chunk)
         if total > LONGEST_REPLY:
             raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
@@ -7431,51 +7496,46 @@ def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 def http_exchange(
     method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
 ):
-    """Context with (response, body chunks) of one request. Raises BackendError and HttpError."""
+    """Context with the response to one request. Raises BackendError and HttpError."""
     from http.client import HTTPException
 
     proxy = _proxy_for(url)
     connection, target, extra = _connection(url, proxy, min(patience.connect, patience.whole))
-    deadline, response = clock() + patience.whole, None
+    sock = response = None
     try:
         try:
             connection.connect()
-        except OSError as error:
-            raise connection_problem(error, url, re.sub(r"//[^/@]*@", "//", proxy)) from error
-        sock = connection.sock
-        sock.settimeout(min(patience.silence, patience.whole))
-        try:
+            sock = connection.sock
+            connection.sock = _TimedSocket(sock, patience, clock)
             # a server may refuse a long body before it has read it, and its answer says why
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, target, body, {**headers, **extra})
             response = connection.getresponse()
-        except TimeoutError:
-            raise _too_slow(patience) from None
-        except OSError as error:
-            reason = error.strerror or "对方没有回答就关闭了"
-            raise HttpError(0, f"连接中断（{reason}）") from error
-        except HTTPException as error:
-            raise BackendError(f"{url} 回的不是 HTTP：{error_text(error)}") from error
-        encoding = (response.headers.get("content-encoding") or "").strip().lower()
-        yield response, _decoded(_body_chunks(response, sock, patience, deadline, clock), encoding)
+        except (OSError, UnicodeError, HTTPException) as error:
+            if sock and isinstance(error, OSError):
+                reason = error.strerror or "对方没有回答就关闭了"
+                raise HttpError(0, f"连接中断（{reason}）") from error
+            raise connection_problem(error, url, proxy) from error
+        yield response
     finally:
-        if response:
-            response.close()
-        connection.close()
+        for opened in filter(None, (response, sock, connection)):
+            opened.close()
 
 
 # --- the reply: bytes → JSON objects, whatever the framing ---
 
 
-def _whole_or_lines(body: bytes) -> list:
+def _whole_or_lines(chunks: Iterable[bytes]) -> list:
     """The JSON values of a body: one document, or one per line (NDJSON)."""
+    body = b"".join(chunks)
+    text = body.decode(json.detect_encoding(body), "replace")
     try:
-        return [json.loads(body)]
+        return [json.loads(text)]
     except (ValueError, RecursionError):
-        return [json.loads(line) for line in body.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
+def _events(chunks: Iterable[bytes]) -> Iterator[object]:
     """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
     for data in sse_events(chunks):
         if data.strip() == "[DONE]":
@@ -7490,38 +7550,25 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
 
     The first byte decides, not the content type: servers that ignore `stream` forget that too.
     """
-    head, chunks = b"", iter(chunks)
-    for chunk in chunks:
+    head, start, chunks, value = b"", b"", iter(chunks), None
+    while not start and (chunk := next(chunks, None)) is not None:
         head += chunk
-        if start := head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]:
-            break
-    else:
-        raise HttpError(0, "服务器的回复是空的")
-    everything = itertools.chain([head], chunks)
+        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    chunks = itertools.chain([head], chunks)
     if start == b"<":
-        raise HttpError(404, "收到的是网页：" + read_error(b"".join(everything))[0])
+        raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
+    read = _whole_or_lines if start in (b"{", b"[") else _events
     try:
-        values = _whole_or_lines(b"".join(everything)) if start in b"{[" else sse_json(everything)
-        for value in values:
-            match value:
-                case [{"error": _} as first, *_]:
-                    value = first
-            if not isinstance(value, dict):
-                raise ValueError
-            yield value
+        for value in read(chunks):
+            for item in value if isinstance(value, list) else [value]:  # a list: Gemini
+                if not isinstance(item, dict):
+                    raise ValueError
+                yield item
     except (ValueError, RecursionError):
         raise HttpError(0, "服务器的回复里有一段不是 JSON") from None
-
-
-def raise_error_object(value: dict) -> None:
-    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
-    error = value.get("error") or (value if value.get("object") == "error" else None)
-    if not error:
-        return
-    code = error.get("code") or error.get("status_code") if isinstance(error, dict) else None
-    kind = str(error.get("type")) if isinstance(error, dict) else ""
-    status = code if type(code) is int and code >= 400 else 529 if "overloaded" in kind else 400
-    raise HttpError(status, read_error(json.dumps(value).encode())[0], value)
+    if value in (None, []):
+        words = read_error(head)[0]
+        raise HttpError(0, f"服务器的回复看不懂：{words}" if words else "服务器的回复是空的")
 
 
 # --- asking, waiting, asking again ---
@@ -7533,6 +7580,11 @@ class Question(NamedTuple):
     messages: list[dict]
     tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
     tool_choice: str | dict = "auto"
+
+    @property
+    def choice(self) -> str | dict | None:
+        """The choice, unless it is the default: LM Studio refuses the very key."""
+        return self.tool_choice if self.tools and self.tool_choice != "auto" else None
 
     @property
     def used_ids(self) -> set[str]:
@@ -7591,9 +7643,83 @@ def context_was_cut(usage: Usage, low: int) -> bool:
     return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
 
 
+def _call_text(call: dict) -> str:
+    function = call["function"]
+    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
+    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
+
+
+def told_as_text(question: Question) -> Question:
+    """The question in the text protocol: tools in the system message, calls and results as text."""
+    if not question.tools:
+        return question
+    rest = tidy_history(question.messages)
+    system = rest.pop(0)["content"] if rest and rest[0]["role"] == "system" else ""
+    prompt = f"{system}\n\n{text_tools_prompt(question.tools)}".strip()
+    messages = [{"role": "system", "content": prompt}]
+    for message in rest:
+        match message:
+            case {"role": "tool", "content": text}:
+                _add_user(messages, text_tool_result(text))
+            case {"role": "assistant", "tool_calls": calls, "content": text}:
+                text = "\n".join([text, *map(_call_text, calls)]).strip()
+                messages.append({"role": "assistant", "content": text})
+            case _:
+                messages.append(message)
+    return Question(messages, [])
+
+
+def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
+    """The call without a list of one, or a sole key that is no parameter, around its arguments.
+
+    gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
+    """
+    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
+    names = schema.get("properties", {}).keys()
+    with contextlib.suppress(ValueError, RecursionError):
+        text = isinstance(call.arguments, str)
+        match json.loads(call.arguments) if text else call.arguments:
+            case [inner] | {"arguments": inner} | {"input": inner} as outer if len(outer) == 1:
+                inner = parse_arguments(inner)
+                if inner.keys() <= names and not names & {"arguments", "input"}:
+                    return call._replace(arguments=inner)
+    return call
+
+
+def sorted_text(turn: Turn, question: Question) -> Turn:
+    """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
+    if question.tools and not turn.calls:
+        parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
+        if parts.calls:
+            reasoning = turn.reasoning or parts.reasoning
+            return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
+    text, reasoning = split_reasoning(turn.text)
+    calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
+    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
+
+
 _MODEL_UNKNOWN = (
     r"(?is)model.{0,80}(not found|not exist|no such|unknown|invalid|不存在)"
     r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
+)
+_NO_TOOLS = (
+    r"(?i)enable-auto-tool-choice|tool-call-parser"  # vLLM
+    r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
+    r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
+)
+_TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
+_ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
+    (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
+    ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
+    ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
+    ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    (
+        (413,), r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long"
+        r"|maximum.{0,30}tokens", "对话太长，办法：{longer}",
+    ),
+    ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
+    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
 
@@ -7604,7 +7730,13 @@ class HttpModel:
     sleep are parameters for tests; None means the real ones.
     """
 
-    path = ""
+    usual_url = ""
+    url_variable, model_variable = "", ""  # of the environment
+    key_variables: tuple[str, ...] = ()
+    path, models_path = "", "/models"
+    versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
+    key_header = ("Authorization", "Bearer {}")
+    other_headers: dict[str, str] = {}
     quirks: tuple[Quirk, ...] = ()
     build: Callable[[Question, Settings], dict]  # the body, before what was learned
     fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
@@ -7619,28 +7751,28 @@ class HttpModel:
 
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
-        self.base_url, self.settings = repair_base_url(base_url), settings
-        self.key, self.key_hint, self.patience = key.strip(), key_hint, patience
-        self.requests = 0  # sent so far, retries included
+        base, _, self.query = repair_base_url(base_url).partition("?")
+        self.base_url = functools.reduce(str.removesuffix, self.versions, base)
+        self.settings, self.patience = settings, patience
+        self.key, self.key_hint = key.strip(), key_hint
+        self.requests = 0  # for answers, so far, retries included
         self._clock, self._now = clock or time.monotonic, now or time.time
-        self._sleep, self._notice = sleep or time.sleep, notice
+        self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
         self._said: set[str] = set()
+        self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
 
     def headers(self) -> dict:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
-
-    def url(self) -> str:
-        return self.base_url + self.path
-
-    def models_url(self) -> str:
-        return self.base_url + "/models"
+        """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
+        is_token = self.key.startswith("Bearer ")
+        name, form = ("Authorization", "{}") if is_token else self.key_header
+        return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
         """Tell the user, unless they know already."""
-        if self._notice and sentence not in self._said:
+        if sentence not in self._said:
             self._said.add(sentence)
-            self._notice(self._without_key(sentence))
+            self._tell(self._without_key(sentence))
 
     def _without_key(self, text: str) -> str:
         """Some servers quote the key in their errors."""
@@ -7652,47 +7784,49 @@ class HttpModel:
     ) -> Turn:
         """The model's answer. Raises BackendError with a sentence for the user."""
         # told "none", llama-server prints the call as text: offer nothing instead
-        offered = tools if tool_choice != "none" else []
-        question = Question(messages, offered, tool_choice)
+        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
         show = on_delta or (lambda kind, piece: None)
-        turn = self._ask(question, show)
-        if not turn.calls and not turn.text.strip() and turn.finish != "length":
-            self.notice("模型的回答是空的，再问一次。")
+        for attempt in range(2):
             turn = self._ask(question, show)
-        if turn.calls or turn.text.strip():
-            return turn
-        if turn.finish == "length":
-            raise BackendError(
-                "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
-            )
-        raise BackendError("模型两次都给了空的回答，换个问法或换个模型再试")
+            if turn.calls or turn.text.strip():
+                return turn
+            if turn.finish == "length":
+                raise BackendError(
+                    "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
+                )
+            if attempt == 0:
+                self.notice("模型的回答是空的，再问一次。")
+        why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
+        raise BackendError(f"模型两次都给了空的回答{why}，换个问法或换个模型再试")
 
     def _ask(self, question: Question, show: Callable) -> Turn:
         """One answer, over as many requests as it takes."""
         tries = 0
         while True:
-            body = self.build(question, self.settings)
+            body = self.build(told_as_text(question) if self._as_text else question, self.settings)
             for change in self._changes:
                 body = change(body)
             try:
                 return self._once(question, body, show)
-            except HttpError as failure:
-                if turn := self.rescued(failure, question):
-                    return turn
-                if self.mended(failure, body):
-                    continue
-                wait = pause_before_retry(failure, tries, self._now())
-                if wait is None:
-                    raise BackendError(self._without_key(self._explain(failure))) from failure
-                if self._notice:
-                    code = f"HTTP {failure.status} " if failure.status else ""
-                    reason = code + failure.text
-                    self._notice(self._without_key(f"{cut(reason, 120)}；{wait:.1f} 秒后重试。"))
-                show("again", "")
-                self._sleep(wait)
-                tries += 1
+            except HttpError as error:
+                failure = error
+            if turn := self.rescued(failure, question):
+                return turn
+            if self.mended(failure, body):
+                continue
+            wait = pause_before_retry(failure, tries, self._now())
+            if wait is None:
+                unknown = 0 < failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
+                known = self._known_models() if unknown else ""
+                raise BackendError(self._explained(failure, known)) from failure
+            code = f"HTTP {failure.status} " if failure.status else ""
+            reason = self._without_key(cut(code + failure.text, 120))
+            self._tell(f"{reason}；{wait:.1f} 秒后重试。")
+            show("again", "")
+            self._sleep(wait)
+            tries += 1
 
-    def _objects(self, method: str, url: str, body: dict | None) -> Iterator[dict]:
+    def _objects(self, method: str, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
         headers = {
@@ -7700,9 +7834,11 @@ class HttpModel:
             "Accept-Encoding": "identity", "Connection": "close",
             "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
         }
-        self.requests += 1
-        exchange = http_exchange(method, url, headers, data, self.patience, self._clock)
-        with exchange as (response, chunks):
+        mark = ("&" if "?" in path else "?") if self.query else ""
+        url = self.base_url + path + mark + self.query
+        self.requests += body is not None
+        with http_exchange(method, url, headers, data, self.patience, self._clock) as response:
+            chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
                 if response.status < 400:
@@ -7715,14 +7851,19 @@ class HttpModel:
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
         fold, screen = self.fold(question.used_ids), TextStream(question.tools)
-        for value in self._objects("POST", self.url(), body):
+        for value in self._objects("POST", self.path, body):
             for kind, piece in fold.feed(value):
                 for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
                     show(*shown)
         for shown in screen.close():
             show(*shown)
-        plain = self._whole_turn(fold)
-        turn = self._sorted_text(plain, question)
+        try:
+            plain = fold.turn()
+        except BackendError as error:
+            raise HttpError(0, str(error), turn=error.turn) from None
+        if not fold.done:
+            raise HttpError(0, "连接断了，没有结束标记", turn=plain)
+        turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
         low = estimated_tokens(body) if turn.usage else 0
@@ -7734,68 +7875,62 @@ class HttpModel:
             )
         return turn
 
-    def _whole_turn(self, fold) -> Turn:
-        """What the fold holds. Raises HttpError when the server never said that it was done."""
-        try:
-            turn = fold.turn()
-        except BackendError as error:
-            raise HttpError(0, str(error), turn=error.turn) from None
-        if not fold.done:
-            raise HttpError(0, "连接断了，没有结束标记", turn=turn)
-        return turn
-
-    def _sorted_text(self, turn: Turn, question: Question) -> Turn:
-        """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
-        if question.tools and not turn.calls:
-            parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
-            if parts.calls:
-                reasoning = turn.reasoning or parts.reasoning
-                return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-        text, reasoning = split_reasoning(turn.text)
-        return turn._replace(text=text, reasoning=turn.reasoning or reasoning)
-
     def rescued(self, failure: HttpError, question: Question) -> Turn | None:
-        """A turn made from what a failure carries, if it carries one."""
-        return None
+        """A turn made from what a failure carries: Groq hands over the call it could not parse."""
+        match failure.value:
+            case {"error": {"failed_generation": str(written)}} if question.tools:
+                turn = sorted_text(Turn(written), question)
+                return turn if turn.calls else None
 
     def mended(self, failure: HttpError, body: dict) -> bool:
         """Learn what the server refuses; True when the next request will differ."""
-        if failure.status not in (400, 404, 405, 422, 500, 501):
+        status, text = failure.status, failure.text
+        if status not in (200, 400, 404, 405, 422, 500, 501):
             return False
+        if "tools" in body and re.search(_NO_TOOLS, text):
+            self._as_text = True
+            why = "服务器说这个模型不支持工具。"
+            if "tool-call-parser" in text:
+                flags = "--enable-auto-tool-choice --tool-call-parser hermes"
+                why = f"这个 vLLM 没有打开工具调用（启动时加 {flags}）。"
+            self.notice(why + _TEXT_PROTOCOL)
+            return True
         for quirk in self.quirks:
-            if re.search(quirk.refusal, failure.text) and quirk.change(body) != body:
+            if re.search(quirk.refusal, text) and quirk.change(body) != body:
                 self._changes.append(quirk.change)
                 self.notice(quirk.notice)
                 return True
-        if failure.status in (400, 422) and (field := refused_field(failure.text, body)):
+        field = refused_field(text, body) if status in (200, 400, 422) else None
+        if field:
             self._changes.append(functools.partial(_without, key=field))
             self.notice(f"服务器不接受 {field}，已去掉后重发。")
-            return True
-        return False
+        return field is not None
 
-    def _explain(self, failure: HttpError) -> str:
-        """One sentence: what happened and what to do."""
-        status, text = failure.status, failure.text
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{text or '（没有说明）'}"
-        wait = retry_after(failure.headers, self._now()) or 0
+    def _explained(self, failure: HttpError, advice: str = "") -> str:
+        """What happened and what to do; `advice` is better than ours."""
+        status, text = failure.status, self._without_key(failure.text)
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
-                longer = _longer_context(self.base_url)
-                return f"对话太长：{tokens} 个 token，服务器的上下文只有 {room} 个。办法：{longer}"
+                text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
+                return f"{text}。办法：{_SERVERS[8080][2]}"
         if status == 0:
             begun = failure.turn.text if failure.turn else ""
             return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
-        if status < 400:
-            return f"{self.url()} {text}。程序不跟随跳转，请把 --base-url 改成最终的地址"
-        if status in (401, 403):
-            return f"{said}。{self.key_hint or '请用 --key 给出正确的密钥'}"
-        if status in (400, 404, 422) and re.search(_MODEL_UNKNOWN, text):
-            return f"{said}。{self._known_models()}"
-        if status in (404, 405):
-            return f"{said}。请求的地址是 {self.url()}，请检查 --base-url（多数服务以 /v1 结尾）"
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
-        return f"{said}。服务器要求等 {wait:.0f} 秒，请晚些再试" if wait > LONGEST_WAIT else said
+        words = text.rstrip("。.") or "（没有说明）"
+        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
+        wait = retry_after(failure.headers, self._now()) or 0
+        if wait > LONGEST_WAIT:
+            return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
+        ours = next(
+            ours for statuses, words, ours in _ADVICE
+            if status in statuses or (words and status < 500 and re.search(words, text))
+        )
+        return said + (advice or ours.format(
+            key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
+            longer=_longer_context(self.base_url),
+        ))
 
     def _known_models(self) -> str:
         try:
@@ -7809,11 +7944,11 @@ class HttpModel:
     def models(self) -> list[str]:
         """The names that the server lists. Raises BackendError."""
         try:
-            reply = next(self._objects("GET", self.models_url(), None))
+            reply = next(self._objects("GET", self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
                 return self.models()
-            raise BackendError(self._without_key(self._explain(failure))) from failure
+            raise BackendError(self._explained(failure)) from failure
         listed = reply.get("data") or reply.get("models") or []
         names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
         return [name.removeprefix("models/") for name in names if isinstance(name, str)]
@@ -7822,102 +7957,62 @@ class HttpModel:
 # --- OpenAI and compatible ---
 
 
+def _filled(body: dict) -> dict:
+    """What there is to say: servers refuse empty values, vLLM an empty list of tools."""
+    return {key: value for key, value in body.items() if value}
+
+
 def openai_request(question: Question, settings: Settings) -> dict:
     """The smallest Chat Completions request that says it all."""
-    messages = [
-        {key: value for key, value in message.items() if key not in OWN_KEYS}
-        for message in tidy_history(question.messages)
-    ]
-    body = {"model": settings.model, "messages": messages}
-    if question.tools:  # an empty list is refused (vLLM)
-        body["tools"] = tools_in_format(question.tools, "openai")
-        if question.tool_choice != "auto":  # the default anyway, and LM Studio refuses the key
-            body["tool_choice"] = question.tool_choice
-    if settings.max_tokens:
-        body["max_tokens"] = settings.max_tokens
-    if settings.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return {**body, **settings.options}
-
-
-def _call_text(call: dict) -> str:
-    function = call["function"]
-    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
-    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
-
-
-def _tools_as_text(body: dict) -> dict:
-    """The request in the text protocol: tools in the system message, calls and results as text."""
-    if "tools" not in body:
-        return body
-    tools = [tool["function"] for tool in body["tools"]]
-    system, *rest = [{"role": "system", "content": ""}, *body["messages"]]
-    if rest and rest[0]["role"] == "system":
-        system, *rest = rest
-    prompt = f"{system['content']}\n\n{text_tools_prompt(tools)}".strip()
-    messages = [{"role": "system", "content": prompt}]
-    for message in rest:
-        match message:
-            case {"role": "tool", "content": text}:
-                _add_user(messages, text_tool_result(text))
-            case {"role": "assistant", "tool_calls": calls, "content": text}:
-                text = "\n".join([text, *map(_call_text, calls)]).strip()
-                messages.append({"role": "assistant", "content": text})
-            case _:
-                messages.append(message)
-    return {**_without(_without(body, "tools"), "tool_choice"), "messages": messages}
-
-
-def _nine_letter_ids(body: dict) -> dict:
-    """Ids of nine letters and digits throughout (Mistral); those that fit stay."""
-    old = [call["id"] for m in body["messages"] for call in m.get("tool_calls", ())]
-    new = {
-        id: id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"id{number:07}"
-        for number, id in enumerate(old)
+    streams = settings.options.get("stream", settings.stream)
+    rest = {
+        "tools": tools_in_format(question.tools, "openai"), "tool_choice": question.choice,
+        "max_tokens": settings.max_tokens, "stream": streams,
+        "stream_options": {"include_usage": True} if streams else None,
     }
-    messages = []
-    for message in body["messages"]:
-        if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [{**c, "id": new[c["id"]]} for c in calls]}
-        if message["role"] == "tool":
-            message = {**message, "tool_call_id": new[message["tool_call_id"]]}
-        messages.append(message)
-    return {**body, "messages": messages}
+    messages = plain_messages(tidy_history(question.messages))
+    return {"model": settings.model, "messages": messages, **_filled(rest), **settings.options}
 
 
-def _one_call_per_turn(body: dict) -> dict:
-    """Each turn with several calls as several turns with one call and its result."""
-    messages, waiting = [], {}
-    for message in body["messages"]:
-        calls = message.get("tool_calls") or ()
-        if message["role"] == "tool":
-            messages += [waiting.pop(message["tool_call_id"], {}), message]
-        elif len(calls) > 1:
-            for i, call in enumerate(calls):
-                alone = message if i == 0 else {"role": "assistant", "content": ""}
-                waiting[call["id"]] = {**alone, "tool_calls": [call]}
-        else:
-            messages.append(message)
-    return {**body, "messages": [message for message in messages if message]}
+def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
+    """A change of the request that changes each of its messages."""
+    return lambda body: {**body, "messages": [change(message) for message in body["messages"]]}
 
 
-def _on_assistants(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
-    """A change of the request that touches only its assistant messages."""
+def _nine_letter_ids(message: dict) -> dict:
+    """Ids as Mistral wants them; those that fit stay, equal ones stay equal."""
+    import zlib
 
-    def apply(body: dict) -> dict:
-        messages = [change(m) if m["role"] == "assistant" else m for m in body["messages"]]
-        return {**body, "messages": messages}
+    def short(id: str) -> str:
+        return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
 
-    return apply
-
-
-def _without_reasoning(message: dict) -> dict:
-    return {key: value for key, value in message.items() if not key.startswith("reasoning")}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**call, "id": short(call["id"])} for call in calls]}
+    id = message.get("tool_call_id")
+    return {**message, "tool_call_id": short(id)} if id else message
 
 
 def _null_content(message: dict) -> dict:
     empty = "tool_calls" in message and not message["content"]
     return {**message, "content": None} if empty else message
+
+
+def _one_call_per_turn(body: dict) -> dict:
+    """Each turn with several calls as several turns with one call and its result."""
+    messages = []
+    for message, results in _with_results(body["messages"]):
+        said = message.get("content")
+        for call, result in zip(message.get("tool_calls", ()), results):
+            messages += [{**message, "content": said, "tool_calls": [call]}, result]
+            said = ""
+        if message and not results:
+            messages.append(message)
+    return {**body, "messages": messages}
+
+
+def _system_in_user(body: dict) -> dict:
+    first, *rest = body["messages"]
+    return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
 
 
 def _completion_tokens(body: dict) -> dict:
@@ -7926,39 +8021,31 @@ def _completion_tokens(body: dict) -> dict:
     return {**_without(body, "max_tokens"), "max_completion_tokens": body["max_tokens"]}
 
 
-_TEXT_NOTICE = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
-
 OPENAI_QUIRKS = (
-    Quirk(  # vLLM; must come before the rows that name a field
-        r"enable-auto-tool-choice|tool-call-parser", _tools_as_text,
-        "这个 vLLM 没有打开工具调用"
-        "（启动时加 --enable-auto-tool-choice --tool-call-parser hermes）。"
-        + _TEXT_NOTICE,
-    ),
-    Quirk(  # Ollama: gemma3, deepseek-r1; OpenRouter
-        r"(?i)do(es)?( not|n't) support (tool|function)|endpoints found that support tool"
-        r"|\b(tools?|function calling)\b[^.]{0,40} not supported",
-        _tools_as_text, "服务器说这个模型不支持工具。" + _TEXT_NOTICE,
-    ),
     Quirk(  # OpenAI o-series and GPT-5
         r"(?s)max_tokens.*max_completion_tokens", _completion_tokens,
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
     ),
     Quirk(  # Mistral
-        r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)", _nine_letter_ids,
-        "服务器要九个字符的调用 id，已改写后重发。",
+        r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
+        _on_messages(_nine_letter_ids), "服务器要九个字符的调用 id，已改写后重发。",
     ),
     Quirk(  # gpt-oss template in llama-server
-        r"(?i)both content and thinking", _on_assistants(_without_reasoning),
-        "服务器不要思考过程，已去掉后重发。",
+        r"(?i)both content and thinking", _on_messages(
+            lambda message: {k: v for k, v in message.items() if not k.startswith("reasoning")}
+        ), "服务器不要思考过程，已去掉后重发。",
     ),
     Quirk(  # Llama 3 templates
         r"(?i)single tool.calls? at once", _one_call_per_turn,
         "这个模型的模板一轮只容一个调用，已把历史拆开重发。",
     ),
+    Quirk(  # Gemma 2 templates
+        r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
+        _system_in_user, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
+    ),
     Quirk(
         r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_assistants(_null_content), "服务器不要空的 content，已改成 null 重发。",
+        _on_messages(_null_content), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
 
@@ -7966,17 +8053,13 @@ OPENAI_QUIRKS = (
 class OpenAICompatLLM(HttpModel):
     """Chat Completions at OpenAI, Ollama, vLLM, llama-server, LM Studio and all who copied it."""
 
+    usual_url = "http://127.0.0.1:11434/v1"
+    url_variable, model_variable = "OPENAI_BASE_URL", "OPENAI_MODEL"
+    key_variables = ("OPENAI_API_KEY",)
     path = "/chat/completions"
     quirks = OPENAI_QUIRKS
     build = staticmethod(openai_request)
     fold = OpenAIFold
-
-    def rescued(self, failure: HttpError, question: Question) -> Turn | None:
-        """Groq refuses a call that it cannot parse, and hands over what the model wrote."""
-        match failure.value:
-            case {"error": {"failed_generation": str(written)}} if question.tools:
-                turn = self._sorted_text(Turn(written), question)
-                return turn if turn.calls else None
 
     def mended(self, failure: HttpError, body: dict) -> bool:
         odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
@@ -7995,38 +8078,26 @@ class OpenAICompatLLM(HttpModel):
 def anthropic_request(question: Question, settings: Settings) -> dict:
     """A Messages request; `max_tokens` is mandatory there."""
     system, messages = to_anthropic_messages(question.messages)
-    limit = settings.max_tokens or 8192
-    body = {"model": settings.model, "max_tokens": limit, "messages": messages}
-    if system:
-        body["system"] = system
-    if question.tools:
-        body["tools"] = tools_in_format(question.tools, "anthropic")
-        if question.tool_choice != "auto":
-            body["tool_choice"] = to_anthropic_choice(question.tool_choice)
-    if settings.stream:
-        body["stream"] = True
-    return {**body, **settings.options}
+    rest = {
+        "system": system, "tools": tools_in_format(question.tools, "anthropic"),
+        "tool_choice": question.choice and to_anthropic_choice(question.choice),
+        "stream": settings.stream,
+    }
+    must = {"model": settings.model, "max_tokens": settings.max_tokens or 8192}
+    return {**must, "messages": messages, **_filled(rest), **settings.options}
 
 
 class AnthropicLLM(HttpModel):
-    """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too.
+    """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too."""
 
-    A key that starts with "Bearer " goes into the Authorization header, as relays want it.
-    """
-
-    path = "/v1/messages"
+    usual_url = "https://api.anthropic.com"
+    url_variable, model_variable = "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL"
+    key_variables = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+    path, models_path, versions = "/v1/messages", "/v1/models", ("/v1",)
+    key_header = ("x-api-key", "{}")
+    other_headers = {"anthropic-version": "2023-06-01"}
     build = staticmethod(anthropic_request)
     fold = AnthropicFold
-
-    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
-        super().__init__(re.sub(r"/v1$", "", repair_base_url(base_url)), settings, **rest)
-
-    def headers(self) -> dict:
-        name = "Authorization" if self.key.startswith("Bearer ") else "x-api-key"
-        return {"anthropic-version": "2023-06-01", **({name: self.key} if self.key else {})}
-
-    def models_url(self) -> str:
-        return self.base_url + "/v1/models"
 
 
 # --- Gemini ---
@@ -8035,52 +8106,48 @@ class AnthropicLLM(HttpModel):
 def gemini_request(question: Question, settings: Settings) -> dict:
     """A generateContent request; the model's name and `stream` are in its address."""
     system, contents = to_gemini_contents(question.messages)
-    body: dict = {"contents": contents}
-    if system:
-        body["systemInstruction"] = {"parts": [{"text": system}]}
-    if question.tools:
-        body["tools"] = [{"functionDeclarations": list(map(to_gemini_tool, question.tools))}]
-        if question.tool_choice != "auto":
-            body["toolConfig"] = to_gemini_choice(question.tool_choice)
-    limit = {"maxOutputTokens": settings.max_tokens} if settings.max_tokens else {}
-    config = {**limit, **settings.options}
-    return {**body, "generationConfig": config} if config else body
+    declarations = [to_gemini_tool(tool) for tool in question.tools]
+    rest = {
+        "systemInstruction": system and {"parts": [{"text": system}]},
+        "tools": declarations and [{"functionDeclarations": declarations}],
+        "toolConfig": question.choice and to_gemini_choice(question.choice),
+        "generationConfig": _filled({"maxOutputTokens": settings.max_tokens}) | settings.options,
+    }
+    return {"contents": contents, **_filled(rest)}
 
 
 _GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-class GeminiFold(_Fold):
-    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
+class GeminiFold(OpenAIFold):
+    """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
         self._parts: list[dict] = []
 
-    def feed(self, value: dict) -> list[tuple[str, str]]:
+    def feed(self, value: dict) -> Pieces:
         """Take one object; returns what may be shown. Raises BackendError when Gemini refuses."""
         match value:
             case {"promptFeedback": {"blockReason": reason}}:
-                raise BackendError(f"Gemini 拒绝了这个问题：{reason}")
-        if usage := _dict(value.get("usageMetadata")):
-            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
-            cached = _number(usage, "cachedContentTokenCount")
-            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
+                raise BackendError(f"Gemini 拒绝了这个问题：{reason}；请换个问法")
         candidate = _dict(next(iter(_list(value.get("candidates"))), None))
-        if reason := _text(candidate.get("finishReason")):
-            self.finish, self.done = _GEMINI_FINISH.get(reason, reason), True
-        pieces = []
+        reason, usage = _text(candidate.get("finishReason")), _dict(value.get("usageMetadata"))
+        delta = {"content": "", "reasoning": "", "tool_calls": []}
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            kind = "reasoning" if part.get("thought") else "text"
-            pieces += self._add(kind, _text(part.get("text")))
-        return pieces
-
-    def _calls(self) -> list[ToolCall]:
-        found = [_dict(part["functionCall"]) for part in self._parts if "functionCall" in part]
-        return [
-            ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found
-        ]
+            delta["reasoning" if part.get("thought") else "content"] += _text(part.get("text"))
+            if call := _dict(part.get("functionCall")):
+                function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
+                delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        counts = usage and {
+            "prompt_tokens": _number(usage, "promptTokenCount"),
+            "completion_tokens": _number(usage, "candidatesTokenCount")
+            + _number(usage, "thoughtsTokenCount"),
+            "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
+        }
+        choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
+        return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
@@ -8091,21 +8158,18 @@ class GeminiFold(_Fold):
 class GeminiLLM(HttpModel):
     """Google's generateContent in its own format."""
 
+    usual_url = "https://generativelanguage.googleapis.com"
+    url_variable, model_variable = "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"
+    key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    models_path, versions = "/v1beta/models", ("/v1beta", "/v1")
+    key_header = ("x-goog-api-key", "{}")
     build = staticmethod(gemini_request)
     fold = GeminiFold
 
-    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
-        super().__init__(re.sub(r"/v1(beta)?$", "", repair_base_url(base_url)), settings, **rest)
-
-    def headers(self) -> dict:
-        return {"x-goog-api-key": self.key} if self.key else {}
-
-    def url(self) -> str:
+    @property
+    def path(self) -> str:
         method = "streamGenerateContent?alt=sse" if self.settings.stream else "generateContent"
-        return f"{self.base_url}/v1beta/models/{self.settings.model}:{method}"
-
-    def models_url(self) -> str:
-        return self.base_url + "/v1beta/models"
+        return f"/v1beta/models/{self.settings.model}:{method}"
 
 
 # --- a local model without a server ---
@@ -8114,10 +8178,10 @@ class GeminiLLM(HttpModel):
 class TransformersLLM:
     """A model directory on this machine, run by transformers with its own chat template.
 
-    Raises BackendError when the packages or the model are missing.
+    Raises BackendError when the packages or the model are missing, or refuse.
     """
 
-    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None, **rest):
+    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None):
         try:
             import torch  # noqa: F401, transformers generates nothing without it
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -8127,79 +8191,57 @@ class TransformersLLM:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the packages raise what they like
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
+        if not (template := self._tokenizer.chat_template):
+            raise BackendError(f"{folder} 没有对话模板（chat template），请换一个 instruct 模型")
+        self._as_text = "tools" not in str(template)
+        if self._as_text and notice:
+            notice(f"这个模型的模板不认识工具。{_TEXT_PROTOCOL}")
         self.settings, self.requests, self.base_url = settings, 0, ""
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
-        offered = tools if tool_choice != "none" else []
-        question = Question(messages, offered, tool_choice)
-        inputs = self._tokenizer.apply_chat_template(
-            to_hf_messages(messages), tools=tools_in_format(offered, "openai") or None,
-            add_generation_prompt=True, return_dict=True, return_tensors="pt",
-        )
+        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
+        asked = told_as_text(question) if self._as_text else question
         self.requests += 1
-        limit = self.settings.max_tokens or 1024
-        output = self._model.generate(**inputs, max_new_tokens=limit, **self.settings.options)[0]
+        try:
+            inputs = self._tokenizer.apply_chat_template(
+                to_hf_messages(asked.messages),
+                tools=tools_in_format(asked.tools, "openai") or None,
+                add_generation_prompt=True, return_dict=True, return_tensors="pt",
+            )
+            limit = {"max_new_tokens": self.settings.max_tokens or 1024}
+            output = self._model.generate(**inputs, **limit | self.settings.options)[0]
+        except Exception as error:
+            raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
         written = output[read:].tolist()
         ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
-        parts = TextParse(text)
-        if offered:
-            parts = parse_text_tool_calls(text, offered, used_ids=question.used_ids)
-        answer, reasoning = (parts.text, parts.reasoning) if parts.calls else split_reasoning(text)
-        if on_delta and answer:
-            on_delta("text", answer)
-        finish = "tool_calls" if parts.calls else "stop" if ended else "length"
-        return Turn(answer, parts.calls, finish, Usage(read, len(written)), reasoning)
+        usage = Usage(read, len(written))
+        turn = sorted_text(Turn(text, (), "stop" if ended else "length", usage), question)
+        if on_delta and turn.text:
+            on_delta("text", turn.text)
+        return turn._replace(finish="tool_calls") if turn.calls and ended else turn
 
 
 # --- which model to ask ---
 
 # Keys that belong to one host go there by themselves; any other key goes only where the user says.
 _HOME_KEYS = {
-    "api.openai.com": "OPENAI_API_KEY",
-    "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY",
     "generativelanguage.googleapis.com": "GEMINI_API_KEY",
-    "api.deepseek.com": "DEEPSEEK_API_KEY",
-    "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
-    "api.moonshot.cn": "MOONSHOT_API_KEY",
-    "open.bigmodel.cn": "ZHIPUAI_API_KEY",
-    "api.siliconflow.cn": "SILICONFLOW_API_KEY",
-    "api.mistral.ai": "MISTRAL_API_KEY",
-    "api.groq.com": "GROQ_API_KEY",
-    "openrouter.ai": "OPENROUTER_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY", "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
+    "api.moonshot.cn": "MOONSHOT_API_KEY", "open.bigmodel.cn": "ZHIPUAI_API_KEY",
+    "api.siliconflow.cn": "SILICONFLOW_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
 }
-
-
-class Backend(NamedTuple):
-    """A way to reach a model: its class, its usual address, the environment variables it reads."""
-
-    make: Callable
-    base_url: str = ""
-    url_variable: str = ""
-    key_variables: tuple[str, ...] = ()
-    model_variable: str = ""
-
-
 BACKENDS = {
-    "openai": Backend(
-        OpenAICompatLLM, "http://127.0.0.1:11434/v1", "OPENAI_BASE_URL", ("OPENAI_API_KEY",),
-        "OPENAI_MODEL",
-    ),
-    "anthropic": Backend(
-        AnthropicLLM, "https://api.anthropic.com", "ANTHROPIC_BASE_URL",
-        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), "ANTHROPIC_MODEL",
-    ),
-    "gemini": Backend(
-        GeminiLLM, "https://generativelanguage.googleapis.com", "GOOGLE_GEMINI_BASE_URL",
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "GEMINI_MODEL",
-    ),
-    "transformers": Backend(TransformersLLM),
+    "openai": OpenAICompatLLM, "anthropic": AnthropicLLM, "gemini": GeminiLLM,
+    "transformers": TransformersLLM,
 }
 
 
@@ -8215,26 +8257,26 @@ def _origin(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def find_place(backend: Backend, base_url: str, key: str, environ: Mapping) -> Place:
+def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> Place:
     """The address and the key: what the user gave, else the environment, else the usual address.
 
     A key from the environment goes only to the address that the environment names with it, or to
     the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
-    named = environ.get(backend.url_variable, "").strip()
-    ollama = environ.get("OLLAMA_HOST", "").strip() if backend.make is OpenAICompatLLM else ""
-    url = repair_base_url(
-        base_url or named or (ollama_base_url(ollama) if ollama else backend.base_url),
-    )
+    values = {name: value.strip() for name, value in environ.items() if value.strip()}
+    named = values.get(kind.url_variable, "")
+    ollama = values.get("OLLAMA_HOST") if kind is OpenAICompatLLM else None
+    usual = ollama_base_url(ollama) if ollama else kind.usual_url
+    url = repair_base_url(base_url or named or usual)
     if key:
         return Place(url, key)
     together = named and _origin(url) == _origin(repair_base_url(named))
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
-    found = [name for name in backend.key_variables if environ.get(name, "").strip()]
-    usable = [name for name in (home, *found) if environ.get(name, "").strip()]
-    if usable and (together or usable[0] == home or home in backend.key_variables):
-        token = environ[usable[0]].strip()
-        return Place(url, f"Bearer {token}" if usable[0].endswith("_AUTH_TOKEN") else token)
+    found = [name for name in kind.key_variables if name in values]
+    usable = next((name for name in (home, *found) if name in values), "")
+    if usable and (together or usable == home or home in kind.key_variables):
+        token = values[usable]
+        return Place(url, f"Bearer {token}" if usable.endswith("_AUTH_TOKEN") else token)
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
         return Place(url, "", hint)
@@ -9159,6 +9201,8 @@ class LiveScreen:
                     took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                     text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
                     self.line(self._fitted(text), "bad" if result.is_error else "tool")
+                    for repair in result.repairs:
+                        self.line(f"  {repair}")
         if isinstance(event, ModelAsked):
             self.shown = ""
 
@@ -9249,6 +9293,12 @@ def _without_secrets(value: object, name: str = "") -> object:
             return value
 
 
+def _tokens(usage: Usage) -> dict:
+    return {
+        "gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output,
+    }
+
+
 class Trace:
     """Turns the events of a run into lines of JSON; `write` takes one line. Never holds a key.
 
@@ -9258,9 +9308,10 @@ class Trace:
 
     def __init__(
         self, write: Callable[[str], None], model, *,
-        provider: str, address: str, arguments: bool = False, now: Callable[[], str],
+        provider: str, arguments: bool = False, now: Callable[[], str],
     ):
         self._write, self._model, self._now, self._arguments = write, model, now, arguments
+        address = host_of(getattr(model, "base_url", ""))
         self._common = {"gen_ai.provider.name": provider, "server.address": address}
         self._requests = self._result_tokens = 0
         self._failures: dict[str, int] = {}  # tool → failed calls in a row
@@ -9278,11 +9329,7 @@ class Trace:
             case CallFinished(call, result, seconds):
                 self._call(call, result, seconds)
             case Finished(_, reason, usage, turns):
-                tokens = {
-                    "gen_ai.usage.input_tokens": usage.input,
-                    "gen_ai.usage.output_tokens": usage.output,
-                }
-                self._record("invoke_agent", tokens, status=reason, turns=turns)
+                self._record("invoke_agent", _tokens(usage), status=reason, turns=turns)
 
     def _turn(self, turn: Turn, seconds: float | None) -> None:
         sent = getattr(self._model, "requests", self._requests + 1)
@@ -9290,8 +9337,7 @@ class Trace:
         attributes = {
             "gen_ai.request.model": self._model_name(),
             "gen_ai.response.finish_reasons": [turn.finish],
-            "gen_ai.usage.input_tokens": usage.input,
-            "gen_ai.usage.output_tokens": usage.output,
+            **_tokens(usage),
             "gen_ai.usage.cache_read.input_tokens": usage.cached,
             "tool_result_tokens": self._result_tokens,
         }
@@ -9857,16 +9903,22 @@ def _silence(stream) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _write_error(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except OSError:  # a full disk, a closed pipe: nobody left to tell
-        _silence(sys.stderr)
+def _writer(stream) -> Callable[[str], None]:
+    """Writes text at once. When stderr takes no more there is nobody to tell."""
+    def write(text: str) -> None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            _silence(stream)
+            if stream is not sys.stderr:
+                raise
+
+    return write
 
 
 def _complain(text: str) -> None:
-    _write_error((printable(text) if sys.stderr.isatty() else text) + "\n")
+    _writer(sys.stderr)((printable(text) if sys.stderr.isatty() else text) + "\n")
 
 
 def _check_paths(args) -> None:
@@ -9992,7 +10044,7 @@ def run_demo(args, style: Style) -> Iterator[str]:
     numbers = [int(text) for text in args.demo or SCENARIO_NUMBERS]
     tools = chosen_tools(args)
     if args.json:
-        runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
+        runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
         yield _pretty(runs[0] if len(runs) == 1 else runs)
         return
     for number in numbers:
@@ -10037,14 +10089,17 @@ def _is_whole(text: str) -> bool:
 
 
 def _read_question(text: str) -> str:
-    """The question itself, or standard input for "-": UTF-8, else the console's encoding."""
+    """The question itself, or standard input for "-" in the first encoding that fits."""
     if text != "-":
         return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
+    if sys.stdin.isatty():
+        _complain("请输入问题，写完按 Ctrl-D（Windows 按 Ctrl-Z 再回车）")
     data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode(sys.stdin.encoding or "utf-8", "replace")
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>`
+    for encoding in ["utf-16"] if wide else ["utf-8-sig", sys.stdin.encoding, "gb18030"]:
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            return data.decode(encoding)
+    return data.decode("utf-8", "replace")
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -10052,8 +10107,12 @@ def _setting(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
-    with contextlib.suppress(ValueError):
-        return key, json.loads(value, parse_constant=str)  # NaN stays a word
+    with contextlib.suppress(ValueError, RecursionError):
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)  # NaN stays a word
+        return key, parsed
+    if value[:1] in ("[", "{", '"'):
+        raise UsageError(f"-o {key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
     return key, value
 
 
@@ -10078,20 +10137,20 @@ def _only_model(model: HttpModel) -> str:
 
 def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
-    backend = BACKENDS[args.backend]
-    name = args.model or os.environ.get(backend.model_variable, "").strip()
+    kind, name = BACKENDS[args.backend], (args.model or "").strip()
     options = dict(map(_setting, args.o or ()))
     settings = Settings(name, options, args.max_tokens, not args.no_stream)
-    if backend.make is TransformersLLM:
+    if kind is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
-        return TransformersLLM(name, settings)
-    place = find_place(backend, args.base_url or "", args.key or "", os.environ)
+        return TransformersLLM(name, settings, notice=notice)
+    name = name or os.environ.get(kind.model_variable, "").strip()
+    place = find_place(kind, args.base_url or "", args.key or "", os.environ)
     patience = Patience()
     if args.timeout:
         patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
-    return backend.make(
-        place.base_url, settings,
+    return kind(
+        place.base_url, settings._replace(model=name),
         key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
     )
 
@@ -10115,55 +10174,50 @@ def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
     return approve
 
 
-@contextlib.contextmanager
-def _trace_file(args, model):
-    """The trace of --trace FILE, or None without the flag."""
-    import time
-
-    if not args.trace:
-        yield None
-        return
+def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
+    """A function that appends a line to the file of --trace; a full disk does not end the run."""
     try:
-        file = open(args.trace, "a", encoding="utf-8")  # noqa: SIM115 - closed below
+        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until the program ends
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {args.trace}：{error.strerror}") from error
-    with file:
-        def write(line: str) -> None:
-            file.write(line)
-            file.flush()
+        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+    failures = []
 
-        yield Trace(
-            write, model,
-            provider=args.backend, address=host_of(getattr(model, "base_url", "")),
-            arguments=args.trace_args,
-            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        )
+    def write(line: str) -> None:
+        try:
+            if not failures:
+                file.write(line.encode())
+        except OSError as error:
+            failures.append(error)
+            screen.line(f"--trace：写不进 {path}：{error.strerror}；记录不完整", "bad")
 
-
-def _write_answer(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    return write
 
 
-def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
+_WHAT_NEXT = {
+    "turns": "可以用 --max-turns 放宽",
+    "same_call": "换个问法或换个模型再试",
+    "tokens": "把问题拆小再问",
+    "length": "请加大 --max-tokens，没写就是服务器的上限",
+}
+
+
+def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> Iterator[str]:
     """What a run leaves on stdout; raises what makes it a failure."""
-    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
     if args.json:
-        yield json.dumps(
-            {
-                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
-                "usage": finished.usage._asdict(), "messages": messages,
-            },
-            ensure_ascii=False, indent=2,
-        )
-    elif finished.text and screen.shown.strip() != finished.text.strip():
-        yield finished.text
+        run = {
+            "answer": end.text, "reason": end.reason, "turns": end.turns,
+            "usage": end.usage._asdict(), "messages": messages,
+        }
+        error = {"error": str(failure) or "用户中断"} if failure else {}
+        yield _pretty({**run, **error})
+    elif end.text and screen.shown.strip() != end.text.strip():
+        yield end.text
     if failure:
         raise failure
     if not args.q:
-        screen.line(usage_text(finished, seconds))
-    if finished.reason != "answered":
-        raise BackendError(STOP_REASONS[finished.reason])
+        screen.line(usage_text(end, seconds))
+    if end.reason != "answered":
+        raise BackendError(f"{STOP_REASONS[end.reason]}；{_WHAT_NEXT[end.reason]}")
 
 
 def screen_style(stream) -> Style:
@@ -10189,42 +10243,51 @@ def run_ask(args, style: Style) -> Iterator[str]:
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
+    if args.trace_args and not args.trace:
+        raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
     both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
-        _write_error, screen_style(sys.stderr),
+        _writer(sys.stderr), screen_style(sys.stderr),
         level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
+        terminal=sys.stderr.isatty(), answer=_writer(sys.stdout) if both else None,
     )
-    tools = routed_tools(chosen_tools(args), question, args)
+    registry = chosen_tools(args)
+    registry.coerce = True  # real models write "4096" for 4096; each repair is shown
+    tools = routed_tools(registry, question, args)
     choice = _wanted_choice(args.tool_choice, tools)
     approve = _ask_before(screen) if args.approve else None
-    if args.backend == "mock":
-        model = mock_model(question)
-    else:
-        model = _connect(args, screen.notice)
-        if not model.settings.model:
-            model.settings = model.settings._replace(model=_only_model(model))
+    model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     messages = opening(question)
     if args.system is not None:
         messages[0]["content"] = args.system
-    limits = Limits(turns=args.max_turns)
-    end, failure, begin = None, None, time.monotonic()
-    with _trace_file(args, model) as trace:
-        try:
-            for event in run_tool_loop(
-                model, tools, messages, limits=limits, tool_choice=choice,
-                on_delta=screen.delta, approve=approve, clock=time.monotonic,
-            ):
-                end = event
-                screen.event(event)
-                if trace:
-                    trace.event(event)
-        except (BackendError, KeyboardInterrupt) as error:
-            failure = error
+    trace = args.trace and Trace(
+        _trace_writer(args.trace, screen), model, provider=args.backend, arguments=args.trace_args,
+        now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    failure, begin = None, time.monotonic()
+    end = Finished("", "failed", Usage(), 0)  # until there is a better one
+    try:
+        if isinstance(model, HttpModel) and not model.settings.model:
+            model.settings = model.settings._replace(model=_only_model(model))
+        for event in run_tool_loop(
+            model, tools, messages, limits=Limits(turns=args.max_turns), tool_choice=choice,
+            on_delta=screen.delta, approve=approve, clock=time.monotonic,
+        ):
+            match event:
+                case Finished():
+                    end = event
+                case ModelAnswered(number, turn):
+                    spent = end.usage.plus(turn.usage or Usage())
+                    end = end._replace(usage=spent, turns=number)
+            screen.event(event)
             if trace:
-                trace.failed(error)
-        finally:
-            screen.close()
+                trace.event(event)
+    except (BackendError, KeyboardInterrupt) as error:
+        failure = error
+        if trace:
+            trace.failed(error)
+    finally:
+        screen.close()
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
 
 
@@ -10483,8 +10546,6 @@ def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None,
     for one, other in CONTRADICTIONS:
         if one in given and other in given:
             raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
-    if "--trace-args" in given and "--trace" not in given:
-        raise UsageError("--trace-args 要和 --trace 一起用")
     flags = types.SimpleNamespace(rest=rest)
     for flag, row in rows.items():
         value = _flag_value(row, given[flag]) if flag in given else getattr(row, "default", None)
