@@ -3090,6 +3090,10 @@ class NotesIndex:
         """What was skipped and why, one sentence each."""
         return self._store[1]
 
+    def outline(self) -> list[Note]:
+        """All sections in reading order; of a large folder without their texts."""
+        return self.sections
+
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole day."""
         return [note for note in self.sections if note.level == 0]
@@ -3421,8 +3425,10 @@ class LargeNotesIndex(NotesIndex):
             with contextlib.suppress(OSError):
                 os.remove(self.path + end)
 
-    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+    def _notes(
+        self, condition: str, *values: object, columns: str = NOTE_COLUMNS,
+    ) -> Callable[[Any], list[Note]]:
+        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
         return lambda base: [Note(*row) for row in base.execute(query, values)]
 
     @property
@@ -3439,6 +3445,11 @@ class LargeNotesIndex(NotesIndex):
             lambda: super(LargeNotesIndex, self).notices,
         )
         return list(dict.fromkeys([*self._skipped, *found]))
+
+    def outline(self) -> list[Note]:
+        """All sections in reading order, without their texts where these are not in memory."""
+        bare = NOTE_COLUMNS.replace("s.text", "''")
+        return self._ask(self._notes("1", columns=bare), super().outline)
 
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole."""
@@ -6167,6 +6178,7 @@ FIELDS_SINCE = {
     "completions": "2025-03-26",
     "message": "2025-03-26",
     "title": "2025-06-18",
+    "resource_link": "2025-06-18",
     "outputSchema": "2025-06-18",
     "structuredContent": "2025-06-18",
 }
@@ -6228,9 +6240,19 @@ class Request:
         self.server, self.revision = server, revision
         self.id, self.method = message["id"], message["method"]
         self.params = message.get("params") or {}
-        self.token = self.params.get("_meta", {}).get("progressToken")
-        self.cancelled = False
-        self._done, self._emit = -1.0, None
+        self._done, self._emit, self._owed = -1.0, None, iter((True,))
+
+    @property
+    def alive(self) -> bool:
+        """Whether its reply is still owed."""
+        return self.server.open.get(self.id) is self
+
+    def end(self) -> bool:
+        """True for the one caller that ends it; its id is free from then on."""
+        if not next(self._owed, False):
+            return False
+        del self.server.open[self.id]
+        return True
 
     def param(self, name: str, kind: type, default: object = None) -> Any:
         """A parameter of that JSON type. Raises RpcError -32602 if it is missing or of another."""
@@ -6249,23 +6271,26 @@ class Request:
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Send how far it is, if the client asked for that and it is further than before."""
-        if self.cancelled:
+        if not self.alive:
             raise ToolError("客户端已取消这次调用")
-        if self.token is None or not self._done < done < math.inf:
+        token = self.params.get("_meta", {}).get("progressToken")
+        if token is None or not self._done < done < math.inf:
             return
         self._done = done
-        params = {"progressToken": self.token, "progress": done}
-        if total is not None:
+        params = {"progressToken": token, "progress": done}
+        if total is not None and math.isfinite(total):
             params["total"] = total
         if message:
-            params["message"] = message
+            params["message"] = str(message)
         self.notify("notifications/progress", params)
 
     def run(self, emit: Callable[[dict], None]) -> None:
         """Do the work: emit what belongs to it and, unless cancelled or held open, the reply."""
         self._emit = emit
+        if not self.alive:  # cancelled while it waited in a batch
+            return
         reply = self._reply()
-        if reply and self.server.open.pop(self.id, None) is self:  # pop: one of two threads gets it
+        if reply and self.end():
             emit(reply)
 
     def _reply(self) -> dict | None:
@@ -6295,9 +6320,13 @@ class Batch:
     def __init__(self, started: list[list[dict] | Request]):
         self._started = started
 
-    cancelled = False  # as a whole; its requests are cancelled one by one
+    @property
+    def alive(self) -> bool:
+        """Whether one of its replies is still owed."""
+        return any(item.alive for item in self._started if isinstance(item, Request))
 
     def run(self, emit: Callable[[object], None]) -> None:
+        """As Request.run, for all of them; only notifications do not wait for the end."""
         replies = []
 
         def sort(message: dict) -> None:
@@ -6312,15 +6341,11 @@ class Batch:
             emit(replies)
 
 
-def _meta_of(message: object) -> dict:
+def _is_enveloped(message: object) -> bool:
     match message:
         case {"params": {"_meta": dict() as meta}}:
-            return meta
-    return {}
-
-
-def _method_of(message: object) -> object:
-    return message.get("method") if isinstance(message, dict) else None
+            return not ENVELOPE_KEYS.isdisjoint(meta)
+    return False
 
 
 def _enveloped_revision(meta: dict) -> Revision:
@@ -6411,11 +6436,10 @@ class McpServer:
             raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
         if type(meta.get("progressToken", "")) not in (str, int):
             raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
-        return _enveloped_revision(meta) if ENVELOPE_KEYS & meta.keys() else self.negotiated
+        return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
 
     def _begin_batch(self, messages: list) -> list[dict] | Batch:
-        enveloped = any(ENVELOPE_KEYS & _meta_of(message).keys() for message in messages)
-        if not self.negotiated.batches or enveloped:
+        if not self.negotiated.batches or any(map(_is_enveloped, messages)):
             text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
             return [error_reply(None, RpcError(INVALID_REQUEST, text))]
         if not messages:
@@ -6423,9 +6447,10 @@ class McpServer:
         return Batch([self._begin_in_batch(message) for message in messages])
 
     def _begin_in_batch(self, message: object) -> list[dict] | Request:
-        if isinstance(message, list) or _method_of(message) == "initialize":
-            error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
-            return [error_reply(readable_id(message), error)]
+        match message:
+            case [*_] | {"method": "initialize"}:
+                error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
+                return [error_reply(readable_id(message), error)]
         return self.begin(message)
 
     def _notice(self, message: dict) -> None:
@@ -6434,19 +6459,21 @@ class McpServer:
             return
         match message.get("params"):
             case {"requestId": int() | str() as id} if not isinstance(id, bool):
-                if request := self.open.pop(id, None):
-                    request.cancelled = True
+                if request := self.open.get(id):
+                    request.end()
 
     @functools.cached_property
-    def sections(self) -> dict[str, Note]:
-        """Sections by what stands for {note} in their URI: file name, or id of the section."""
+    def outline(self) -> list[Note]:
+        """Every section in reading order; [] if there are no notes."""
         try:
-            notes = self.notes.sections if self.notes else []
+            return self.notes.outline() if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
-            notes = []
-        return {note.section: note for note in notes} | {
-            note.name: note for note in notes if note.level == 0
-        }
+            return []
+
+    @functools.cached_property
+    def files(self) -> dict[str, Note]:
+        """The files by name."""
+        return {note.name: note for note in self.outline if note.level == 0}
 
 
 # ── Opening ──
@@ -6507,16 +6534,17 @@ def _listen(server: McpServer, request: Request) -> None:
 # ── Lists in pages ──
 
 
-def _page(request: Request, key: str, items: Sequence[dict]) -> dict:
+def _page(request: Request, key: str, items: Iterable, entry: Callable[[Any], dict]) -> dict:
     """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
-    size = request.server.page_items
+    size, items = request.server.page_items, list(items)
+    starts = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
     cursor = request.params.get("cursor")
-    pages = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
-    if cursor is not None and (not isinstance(cursor, str) or cursor not in pages):
+    start = 0 if cursor is None else starts.get(cursor if isinstance(cursor, str) else "")
+    if start is None:
         reason = f"cursor 无效：{show(cursor)}，请原样传回 nextCursor，或不传"
         raise RpcError(INVALID_PARAMS, reason)
-    start = pages.get(cursor, 0)
-    page = {key: [known_fields(item, request.revision) for item in items[start:start + size]]}
+    shown = items[start:start + size]
+    page = {key: [known_fields(entry(item), request.revision) for item in shown]}
     if start + size < len(items):
         page["nextCursor"] = f"{request.method}@{start + size}"
     return page
@@ -6529,7 +6557,7 @@ def _listed_tool(tool: Tool) -> dict:
 
 @method("tools/list", cacheable=True)
 def _list_tools(server: McpServer, request: Request) -> dict:
-    return _page(request, "tools", [_listed_tool(tool) for tool in server.tools])
+    return _page(request, "tools", server.tools, _listed_tool)
 
 
 # ── Calling a tool ──
@@ -6551,6 +6579,7 @@ def _checked(result: ToolResult, tool: Tool) -> ToolResult:
 
 
 NOTE_URI = "notes://"
+NOTE_TEMPLATE = NOTE_URI + "{note}"
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -6564,20 +6593,18 @@ def note_uri(name: str) -> str:
     return NOTE_URI + "".join(quoted)
 
 
-def _resource(name: str, note: Note) -> dict:
-    return {
-        "uri": note_uri(name), "name": name, "title": note.title, "mimeType": "text/markdown",
-    }
+def _resource(name: str, title: str) -> dict:
+    return {"uri": note_uri(name), "name": name, "title": title, "mimeType": "text/markdown"}
 
 
-def _links(server: McpServer, value: object) -> Iterator[dict]:
-    """The sections that a search found, as links a host can open with resources/read."""
+def _links(value: object) -> Iterator[dict]:
+    """The sections that search_notes found, as links a host can open with resources/read."""
     match value:
         case {"hits": [*hits]}:
             for hit in hits:
                 match hit:
-                    case {"section": str() as name} if name in server.sections:
-                        yield {"type": "resource_link", **_resource(name, server.sections[name])}
+                    case {"section": str() as name, "title": str() as title}:
+                        yield {"type": "resource_link", **_resource(name, title)}
 
 
 @method("tools/call", slow=True)
@@ -6594,8 +6621,8 @@ def _call_tool(server: McpServer, request: Request) -> dict:
     answer = {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
     if tool.output and not result.is_error:
         answer["structuredContent"] = result.value
-        if request.revision.name >= FIELDS_SINCE["structuredContent"]:  # links came with it
-            answer["content"] += _links(server, result.value)
+        if name == "search_notes" and request.revision.name >= FIELDS_SINCE["resource_link"]:
+            answer["content"] += _links(result.value)
     return known_fields(answer, request.revision)
 
 
@@ -6610,70 +6637,59 @@ def _note_name(uri: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _note_text(server: McpServer, note: Note) -> str:
-    """The section with its subsections, as Markdown; of a file, all of it."""
-    following = itertools.dropwhile(lambda other: other != note, server.notes.sections)
-    next(following)
-    parts = [f"# {note.section} {note.title}\n\n{note.text}"]
-    for below in following:
-        if below.level <= note.level:
-            break
-        parts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
-    return "\n\n".join(parts)
+def _section(server: McpServer, name: str) -> Note | None:
+    """The file or section of exactly that name, with all below it. No name becomes a path."""
+    id = server.files[name].section if name in server.files else name
+    try:
+        note = server.notes.find(id) if server.notes else None
+    except ToolError:
+        return None
+    return note if note and note.section == id else None
+
+
+def _markdown(uri: str, note: Note) -> dict:
+    text = f"# {note.section} {note.title}\n\n{note.text}"
+    return {"uri": uri, "mimeType": "text/markdown", "text": text}
 
 
 @method("resources/list", cacheable=True, slow=True)
 def _list_resources(server: McpServer, request: Request) -> dict:
     """The files; their sections are found by searching, or through the template."""
-    days = [
-        _resource(name, note) for name, note in server.sections.items()
-        if note.level == 0 and name == note.name
-    ]
-    return _page(request, "resources", days)
+    files = server.files.values()
+    return _page(request, "resources", files, lambda file: _resource(file.name, file.title))
 
 
 @method("resources/templates/list", cacheable=True)
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
-        "uriTemplate": NOTE_URI + "{note}", "name": "note", "title": "讲义的一天或一节",
+        "uriTemplate": NOTE_TEMPLATE, "name": "note", "title": "讲义的一天或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
         "mimeType": "text/markdown",
     }
-    return _page(request, "resourceTemplates", [template] if server.notes else [])
+    return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
 
 
 @method("resources/read", cacheable=True, slow=True)
 def _read_resource(server: McpServer, request: Request) -> dict:
-    """Looked up among the sections that were read; the URI never becomes a path."""
     uri = request.param("uri", str)
-    note = server.sections.get(_note_name(uri)) if uri.startswith(NOTE_URI) else None
+    note = _section(server, _note_name(uri)) if uri.startswith(NOTE_URI) else None
     if note is None:
         code = INVALID_PARAMS if request.revision.modern else RESOURCE_NOT_FOUND
         raise RpcError(code, f"没有资源 {show(uri)}", {"uri": uri})
-    text = _note_text(server, note)
-    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}
+    return {"contents": [_markdown(uri, note)]}
 
 
 # ── Prompts ──
 
 
-class PromptArgument(NamedTuple):
-    """One argument of a prompt; its values are completed from `choices(note)` of all sections."""
-
-    name: str
-    description: str
-    choices: Callable[[Note], str]
-    required: bool = True
-
-
 class Prompt(NamedTuple):
     """A text that a person picks in the host. `write` makes its content blocks from arguments."""
 
-    name: str
     title: str
     description: str
-    arguments: tuple[PromptArgument, ...]
+    arguments: dict[str, str]  # name → description
     write: Callable[..., list[dict]]
+    optional: frozenset[str] = frozenset()
 
 
 def _text_block(text: str) -> dict:
@@ -6682,22 +6698,18 @@ def _text_block(text: str) -> dict:
 
 def _write_explain(server: McpServer, section: str) -> list[dict]:
     note = server.notes.find(section)
-    resource = {
-        "uri": note_uri(note.section), "mimeType": "text/markdown",
-        "text": f"# {note.section} {note.title}\n\n{note.text}",
-    }
     return [
         _text_block(
             f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
             "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
             "最后指出一个容易误解的地方。",
         ),
-        {"type": "resource", "resource": resource},
+        {"type": "resource", "resource": _markdown(note_uri(note.section), note)},
     ]
 
 
 def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
-    if not (count.isdecimal() and 1 <= int(count) <= 20):
+    if count not in map(str, range(1, 21)):
         raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
     return [_text_block(
         f"请围绕“{topic}”考我 {count} 道题。"
@@ -6713,44 +6725,35 @@ def _write_find(server: McpServer, topic: str) -> list[dict]:
     )]
 
 
-def _title_of(note: Note) -> str:
-    return note.title
-
-
-_TOPIC = PromptArgument("topic", "知识点，例如 KV Cache", _title_of)
+_TOPIC = {"topic": "知识点，例如 KV Cache"}
 PROMPTS = {
-    prompt.name: prompt
-    for prompt in (
-        Prompt(
-            "explain_section", "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
-            (PromptArgument("section", "编号，如 Week 1 Day 4 §1.4", lambda note: note.section),),
-            _write_explain,
-        ),
-        Prompt(
-            "quiz_me", "考考我", "围绕一个知识点，一题一题地考",
-            (_TOPIC, PromptArgument("count", "题数，1 到 20，默认 5", lambda note: "", False)),
-            _write_quiz,
-        ),
-        Prompt("find_lesson", "在哪一节", "找出一个知识点在讲义的哪些章节", (_TOPIC,), _write_find),
-    )
+    "explain_section": Prompt(
+        "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
+        {"section": "编号，如 Week 1 Day 4 §1.4"}, _write_explain,
+    ),
+    "quiz_me": Prompt(
+        "考考我", "围绕一个知识点，一题一题地考",
+        _TOPIC | {"count": "题数，1 到 20，默认 5"}, _write_quiz, frozenset({"count"}),
+    ),
+    "find_lesson": Prompt("在哪一节", "找出一个知识点在讲义的哪些章节", _TOPIC, _write_find),
 }
 
 
-def _listed_prompt(prompt: Prompt) -> dict:
+def _listed_prompt(name: str) -> dict:
+    prompt = PROMPTS[name]
     arguments = [
-        {"name": a.name, "description": a.description, "required": a.required}
-        for a in prompt.arguments
+        {"name": argument, "description": text, "required": argument not in prompt.optional}
+        for argument, text in prompt.arguments.items()
     ]
     return {
-        "name": prompt.name, "title": prompt.title, "description": prompt.description,
+        "name": name, "title": prompt.title, "description": prompt.description,
         "arguments": arguments,
     }
 
 
 @method("prompts/list", cacheable=True)
 def _list_prompts(server: McpServer, request: Request) -> dict:
-    offered = PROMPTS.values() if server.notes else ()
-    return _page(request, "prompts", [_listed_prompt(prompt) for prompt in offered])
+    return _page(request, "prompts", PROMPTS if server.notes else (), _listed_prompt)
 
 
 def _known_prompt(server: McpServer, name: str) -> Prompt:
@@ -6761,16 +6764,14 @@ def _known_prompt(server: McpServer, name: str) -> Prompt:
 
 @method("prompts/get", slow=True)
 def _get_prompt(server: McpServer, request: Request) -> dict:
-    prompt = _known_prompt(server, request.param("name", str))
-    given = request.param("arguments", dict, {})
-    known = {argument.name: argument for argument in prompt.arguments}
-    for name, argument in known.items():
-        if argument.required and not given.get(name):
-            reason = f"提示词 {prompt.name} 缺少参数 {name}：{argument.description}"
-            raise RpcError(INVALID_PARAMS, reason)
-    for name, value in given.items():
-        if name not in known or not isinstance(value, str):
-            reason = f"提示词 {prompt.name} 的参数不对：{name} = {show(value)}"
+    name, given = request.param("name", str), request.param("arguments", dict, {})
+    prompt = _known_prompt(server, name)
+    for argument, text in prompt.arguments.items():
+        if not given.get(argument) and argument not in prompt.optional:
+            raise RpcError(INVALID_PARAMS, f"提示词 {name} 缺少参数 {argument}：{text}")
+    for argument, value in given.items():
+        if argument not in prompt.arguments or not isinstance(value, str):
+            reason = f"提示词 {name} 的参数不对：{argument} = {show(value)}"
             raise RpcError(INVALID_PARAMS, reason)
     try:
         blocks = prompt.write(server, **given)
@@ -6783,29 +6784,39 @@ def _get_prompt(server: McpServer, request: Request) -> dict:
 # ── Completion of arguments ──
 
 
-def _completion_choices(server: McpServer, request: Request, name: str) -> list[str]:
-    """All values for the argument `name` of the prompt or template that `ref` names."""
+# what is completed → its choices; an argument that is not here has none
+CHOICES: dict[str, Callable[[McpServer], Iterable[str]]] = {
+    "section": lambda server: (note.section for note in server.outline),
+    "topic": lambda server: (note.title for note in server.outline),
+    "note": lambda server: (*server.files, *(note.section for note in server.outline)),
+}
+
+
+def _completed(server: McpServer, request: Request) -> tuple[str, str]:
+    """(argument, what was typed so far), if the prompt or template of `ref` has that argument."""
+    match request.params.get("argument"):
+        case {"name": str() as name, "value": str() as typed}:
+            pass
+        case other:
+            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
     match request.params.get("ref"):
         case {"type": "ref/prompt", "name": str() as prompt}:
-            arguments = {a.name: a for a in _known_prompt(server, prompt).arguments}
-            if name in arguments:
-                choices = map(arguments[name].choices, server.sections.values())
-                return list(dict.fromkeys(filter(None, choices)))
-        case {"type": "ref/resource", "uri": str() as uri} if uri == NOTE_URI + "{note}":
-            if name == "note":
-                return sorted(server.sections, key=lambda key: " " in key)  # file names first
-    raise RpcError(INVALID_PARAMS, f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name")
+            known = _known_prompt(server, prompt).arguments
+        case {"type": "ref/resource", "uri": uri} if uri == NOTE_TEMPLATE:
+            known = {"note"}
+        case _:
+            known = ()
+    if name not in known:
+        reason = f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name"
+        raise RpcError(INVALID_PARAMS, reason)
+    return name, typed.casefold()
 
 
 @method("completion/complete", slow=True)
 def _complete(server: McpServer, request: Request) -> dict:
     """Choices that begin with what was typed, then those that contain it."""
-    match request.params.get("argument"):
-        case {"name": str() as name, "value": str() as typed}:
-            choices = _completion_choices(server, request, name)
-        case other:
-            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
-    typed = typed.casefold()
+    name, typed = _completed(server, request)
+    choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
     found = [choice for choice in choices if typed in choice.casefold()]
     found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
     return {
