@@ -8512,22 +8512,26 @@ class StdioServer:
             with self._lock:
                 self._waiting.pop(key, None)
         if reply is None:
-            raise self._gone()
+            raise self.gone()
         return reply
 
-    def _gone(self) -> ServerGoneError:
+    def gone(self) -> ServerGoneError:
+        """The error for a child that has ended, with its last words."""
         last = "".join(f"\n  {line}" for line in list(self.log)[-3:])
         return ServerGoneError("服务器已经退出" + (f"，它最后的日志：{last}" if last else ""))
 
     def _write(self, message: dict) -> None:
         self.trace("→", message)
-        line = encode(message)
+        self.write(encode(message))
+
+    def write(self, line: bytes) -> None:
+        """Write bytes as they are. Raises ServerGoneError when nobody reads them."""
         try:
             with self._lock:
                 while line:
                     line = line[self.process.stdin.write(line):]
         except (OSError, ValueError):  # ValueError: closed by us
-            raise self._gone() from None
+            raise self.gone() from None
 
     def _read(self, process, waiting: dict) -> None:
         lines = io.BufferedReader(process.stdout)
@@ -8562,35 +8566,30 @@ class StdioServer:
             for line in read_lines(lines):
                 log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
 
+    def ended(self, seconds: float) -> bool:
+        """Whether the child ends within so many seconds."""
+        import subprocess
+
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def close(self) -> None:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
-        import subprocess
+        import signal
 
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        for end in (self._terminate, self._kill):
-            try:
-                self.process.wait(CLOSE_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                end()
+        for name in ("SIGTERM", "SIGKILL"):
+            if self.ended(CLOSE_SECONDS):
+                return
+            if os.name == "posix":
+                os.killpg(self.process.pid, getattr(signal, name))
+            else:
+                self.process.terminate()
         self.process.wait()
-
-    def _terminate(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGTERM)
-        else:
-            self.process.terminate()
-
-    def _kill(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGKILL)
-        else:
-            self.process.kill()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8744,7 +8743,7 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12, §13, §15–§19
+# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12–§19
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
@@ -9592,6 +9591,459 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item, style.width)
 
 
+# ── Examining a server ──
+# Only its lines are looked at, so it may be written in anything. A finding is a key of FAULTS and a
+# place. Observed with mcp 1.30.0 and 2.3.0, TypeScript SDK 1.32.2 and 2.4.0; hosts by their public
+# issues; November 2026.
+
+DOCTOR_SECONDS = 3.0  # for one answer
+SLOW_START, SLOWEST_START = 3.0, 10.0  # seconds; Codex gives up after 10
+MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
+GRAVE = "[会坏]"  # in front of a finding that breaks a host
+_ANSWER = "不认识的请求也要回 error（-32601），不要不出声"
+_LIST = "全部官方 SDK 拒绝整个列表"
+_WAITS = "全部主机一直等到超时"
+
+# what is wrong, which host it breaks and how (nothing: then it is advice), what to do
+FAULTS = {
+    "BOM": ("有一行以 BOM 开头", "全部官方 SDK 收不到这条消息", "输出不带 BOM 的 UTF-8"),
+    "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
+    "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
+    "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
+    "noise": (
+        "标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误；消息拆成几行时谁都收不到",
+        "日志写到标准错误，一条消息只占一行",
+    ),
+    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行只写一个 JSON-RPC 对象"),
+    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', "全部官方 SDK 收不到这条消息", "每条都写上"),
+    "null id": ("有消息的 id 是 null", "", "读不出 id 就不写这个键，否则 Claude Desktop 弹出错误"),
+    "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
+    "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
+    "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
+    "slow": ("第一次答复要 {} 秒", "", "先答复，费时的准备用时再做"),
+    "slowest": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
+    "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
+    "about": (
+        "initialize 的结果缺少 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "两个都写上",
+    ),
+    "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
+    "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
+    "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
+    "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
+    "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
+    "field": ("{}", _LIST, "补上"),
+    "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
+    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写 nextCursor"),
+    "name": (
+        "工具 {} 的名字不合规", "Claude Desktop 不显示这个服务器的任何工具",
+        "只用英文字母、数字、_ 和 -，最多 45 个字符",
+    ),
+    "combined": ("工具 {} 的名字加上服务器名超过 60 个字符", "Cursor 丢掉这个工具", "改短"),
+    "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
+    "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
+    "root": (
+        '工具 {} 最外层不是 "type": "object"', "mcp 2.3.0 和 TypeScript SDK 拒绝整个列表",
+        '最外层写 "type": "object"',
+    ),
+    "$schema": (
+        "工具 {} 声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema",
+    ),
+    "union": (
+        "工具 {} 最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝请求",
+        "移到某个属性里面，或拆成几个工具",
+    ),
+    "part": ("工具 {} 的 properties 里有不是对象的模式", _LIST, "用 {} 代替 true"),
+    "remote": ("工具 {} 引用了网上的模式", "", "把那个模式写进来，客户端不会去下载"),
+    "big": ("工具 {} 超过 8 KB", "", "删去少用的参数，小模型读不下"),
+    "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
+    "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
+    "output": (
+        "{}的 structuredContent 不符合 outputSchema", "全部官方 SDK 拒绝这个结果",
+        "返回值和模式要一致",
+    ),
+    "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
+    "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
+    "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
+    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
+    "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
+    "malformed": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
+    "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
+    "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
+    "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
+    "probe": (
+        "不回答 server/discover", "Python SDK 启动多等 10 秒，TypeScript SDK 多等 60 秒", _ANSWER,
+    ),
+    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "no way back": (
+        "答过 server/discover 就不再接受 initialize", "mcp 2.3.0 和 fastmcp 连接不上",
+        "不认识的方法只回 error，不改变别的",
+    ),
+    "locked": (
+        "答过 server/discover 就不再接受 initialize", "Claude Code 2.1.280 连接不上",
+        "按每条消息判断版本，不要锁定",
+    ),
+    "stateless": (
+        "没有先问 server/discover 就不答复 tools/list", "TypeScript SDK 2.4.0 列不出工具",
+        "每个请求自带版本，单独答复",
+    ),
+    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
+}
+
+MALFORMED = {
+    "不是 JSON 的一行": b"{not json\n",
+    "id 是 null 的请求": b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n',
+    "没有 jsonrpc 的请求": b'{"id":901,"method":"ping"}\n',
+    "params 是数组的请求": b'{"jsonrpc":"2.0","id":902,"method":"tools/list","params":[1]}\n',
+    "带 NaN 的请求": b'{"jsonrpc":"2.0","id":903,"method":"ping","params":{"x":NaN}}\n',
+    "嵌套十万层的 JSON": b"[" * 100_000 + b"]" * 100_000 + b"\n",
+}
+
+Findings = Iterator[tuple[str, object]]
+_HELLO = {"protocolVersion": LATEST_LEGACY.name, "capabilities": {}, "clientInfo": CLIENT_INFO}
+_ENVELOPE = {"_meta": {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}}
+
+
+def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None = None) -> object:
+    """The JSON value in a line, forgiving what some hosts do not; None if there is none."""
+    text = (line or b"").decode("utf-8", "replace").removeprefix("\ufeff")
+    try:
+        return json.loads(text, parse_constant=on_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+class Patient(StdioServer):
+    """A server under examination: its lines are kept as they came, and read if at all possible."""
+
+    def __init__(self, command: Sequence[str], patience: float):
+        self.patience = patience  # seconds for one answer
+        self.lines: list[bytes | None] = []
+        self.about: dict | None = {}  # the result of initialize; None: there was none
+        self.tools: list[dict] = []
+        self.modern = False
+        self._ids = itertools.count(100)
+        super().__init__(command)
+
+    def _receive(self, line: bytes | None, waiting: dict) -> None:
+        self.lines.append(line)
+        if isinstance(message := _loose_json(line), dict):
+            super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def ask(
+        self, method: str, params: dict | None = None, *, id: int | str | None = None,
+        seconds: float | None = None,
+    ) -> dict:
+        """The reply; {} when there is none in time."""
+        message = request_message(next(self._ids) if id is None else id, method, params)
+        try:
+            return self.send(message, seconds or self.patience)
+        except ServerSilentError:
+            return {}
+
+    def reaction(self, line: bytes) -> list[object]:
+        """The replies that this line causes, told from others by a ping after it."""
+        before = len(self.lines)
+        self.write(line)
+        if not self.ask("ping"):
+            raise ServerSilentError("ping")
+        time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
+        replies = [m for m in map(_loose_json, self.lines[before:]) if "method" not in (m or ())]
+        return replies[1:]
+
+
+def _nulls(value: object, path: str) -> Findings:
+    """Every null that stands for a missing field; in defaults and enums it is a value."""
+    match value:
+        case None:
+            yield "null", path
+        case dict():
+            for key, item in value.items():
+                if key not in ("default", "enum", "const", "examples"):
+                    yield from _nulls(item, f"{path}.{key}")
+        case list():
+            for number, item in enumerate(value):
+                yield from _nulls(item, f"{path}[{number}]")
+
+
+def _in_line(line: bytes | None) -> Findings:
+    constants: list[str] = []
+    value = _loose_json(line, constants.append)
+    tests = {
+        "long": line is None,
+        "BOM": line and line.startswith(codecs.BOM_UTF8),
+        "bytes": line and line.decode("utf-8", "ignore").encode("utf-8") != line,
+        "noise": line and value is None and show(line.decode("utf-8", "replace").strip()),
+        "NaN": " 和 ".join(dict.fromkeys(constants)),
+        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
+        "no object": value is not None and not isinstance(value, dict),
+        "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
+        "null id": isinstance(value, dict) and value.get("id", 0) is None,
+    }
+    yield from ((key, found) for key, found in tests.items() if found)
+
+
+def _in_lines(lines: Sequence[bytes | None]) -> Findings:
+    for line in lines:
+        yield from _in_line(line)
+    answered = [
+        show(message["id"]) for line in lines
+        if isinstance(message := _loose_json(line), dict)
+        and "method" not in message and message.get("id") is not None
+    ]
+    if len(set(answered)) < len(answered):
+        yield "twice", ""
+
+
+def _in_schema(schema: object) -> Iterator[str]:
+    schema = schema if isinstance(schema, dict) else {}
+    text, parts = json_text(json_value(schema)), schema.get("properties", {})
+    tests = {
+        "root": schema.get("type") != "object",
+        "$schema": "$schema" in schema,
+        "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
+        "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
+        "remote": '"$ref": "http' in text,
+        "big": len(text) > 8192,
+    }
+    yield from (key for key, found in tests.items() if found)
+
+
+def _in_tool(tool: dict, server: str) -> Findings:
+    name, text = tool.get("name"), str(tool.get("description") or "")
+    tests = {
+        "name": not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)),
+        "combined": len(f"{server}{name}") > MOST_COMBINED,
+        "no text": not text.strip(),
+        "text": len(text) > DESCRIPTION_LIMIT,
+    }
+    yield from ((key, show(name)) for key, found in tests.items() if found)
+    for key in ("inputSchema", "outputSchema"):
+        if key in tool:
+            yield from ((fault, f"{show(name)} 的 {key}") for fault in _in_schema(tool[key]))
+
+
+_NEEDED = {
+    "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
+    "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
+}
+
+
+def _in_list(key: str, result: dict, server: str) -> Findings:
+    entries = result.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        yield "no list", key
+        return
+    yield from _nulls(result, "结果")
+    for number, entry in enumerate(entries):
+        for field in _NEEDED[key]:
+            if field not in entry:
+                yield "field", f"{key}[{number}] 没有 {field}"
+        if key == "tools":
+            yield from _in_tool(entry, server)
+    names = [show(entry.get("name")) for entry in entries]
+    if key in ("tools", "prompts") and len(set(names)) < len(names):
+        yield "names", key
+
+
+def _in_result(who: str, result: dict, output: object) -> Findings:
+    """What is wrong with the result of a call."""
+    content, value = result.get("content"), result.get("structuredContent")
+    kinds = {"text", "image", "audio", "resource", "resource_link"}
+    if not isinstance(content, list):
+        yield "content", who
+    elif not all(isinstance(block, dict) and block.get("type") in kinds for block in content):
+        yield "block", who
+    elif len(result_text(result)) > 1_000_000:
+        yield "too much", who
+    if isinstance(output, dict) and result.get("isError") is not True:
+        checkable = not check_schema(output)
+        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+            yield "output", who
+
+
+def _example(schema: object) -> object:
+    """Some value that the schema may accept."""
+    match schema:
+        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"examples": [value, *_]} | {"minimum": value}:
+            return value
+        case {"type": "object", **rest}:
+            parts = rest.get("properties") or {}
+            return {name: _example(parts.get(name)) for name in rest.get("required") or ()}
+        case {"type": str() as kind}:
+            return {"integer": 1, "number": 1, "boolean": False, "array": []}.get(kind, "test")
+    return "test"
+
+
+# The examination, one session after another; each stage asks and yields what it finds.
+
+
+def _opening(patient: Patient) -> Findings:
+    """The handshake as most hosts do it today, with the id 0 that three of the SDKs use."""
+    begin = time.monotonic()
+    result = None
+    with contextlib.suppress(ServerGoneError):
+        result = patient.ask("initialize", _HELLO, id=0, seconds=3 * SLOWEST_START).get("result")
+    took = time.monotonic() - begin
+    if not isinstance(result, dict):
+        patient.about = None
+        yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
+        return
+    patient.about = result
+    patient.patience += 2 * took  # the next start takes as long
+    if took > SLOW_START:
+        yield "slow" if took < SLOWEST_START else "slowest", round(took)
+    if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
+        yield "version", show(result.get("protocolVersion"))
+    match result:
+        case {"serverInfo": {"name": str(), "version": str()}, "capabilities": dict()}:
+            pass
+        case _:
+            yield "about", ""
+    yield from _nulls(result, "initialize")
+    for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
+        if not patient.ask(method, params):
+            yield "window", method
+    patient.write(encode(notification_message("notifications/initialized")))
+
+
+def _offers(patient: Patient) -> Findings:
+    """The four lists with all their pages; the tools are kept for calling."""
+    offered = patient.about.get("capabilities") or ()
+    server = str((patient.about.get("serverInfo") or {}).get("name", ""))
+    for capability, method, key, _ in _OFFERS:
+        params, cursors = None, set()
+        for _ in range(MOST_PAGES):
+            reply = patient.ask(method, params)
+            result = reply.get("result")
+            if not isinstance(result, dict):
+                yield "list" if capability in offered or not reply else "undeclared", method
+                break
+            yield from _in_list(key, result, server)
+            found = result.get(key) if key == "tools" else None
+            patient.tools += [tool for tool in found or () if isinstance(tool, dict)]
+            cursor = result.get("nextCursor")
+            if cursor in cursors:
+                yield "cursor", method
+            if not isinstance(cursor, str) or cursor in cursors:
+                break
+            cursors.add(cursor)
+            params = {"cursor": cursor}
+
+
+def _calls(patient: Patient) -> Findings:
+    """Calls that do no harm: of no tool at all, and of tools that say they only read."""
+    calls = [("不存在的工具", "no_such_tool", {}, None)]
+    for tool in patient.tools:
+        match tool:
+            case {"inputSchema": dict() as schema, "annotations": {"readOnlyHint": True}}:
+                arguments = _example({"type": "object", **schema})
+                if not check_schema(schema) and not validate_arguments(arguments, schema):
+                    who = f"工具 {show(tool.get('name'))} "
+                    calls.append((who, tool.get("name"), arguments, tool.get("outputSchema")))
+    for who, name, arguments, output in calls:
+        reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
+        if not reply:
+            yield "silent", f"调用{who}"
+        elif isinstance(reply.get("result"), dict):
+            yield from _in_result(who, reply["result"], output)
+    if not patient.ask("no/such/method"):
+        yield "unknown", ""
+    if not patient.ask("initialize", _HELLO):
+        yield "again", ""
+
+
+def _manners(patient: Patient) -> Findings:
+    """What it makes of wrong lines, of a notification, and of the end of its input."""
+    silent = []
+    for name, line in MALFORMED.items():
+        try:
+            if not patient.reaction(line):
+                silent.append(name)
+        except McpError:
+            yield "fragile", name
+            return
+    if silent:
+        yield "malformed", "、".join(silent)
+    if patient.reaction(encode(notification_message("notifications/no_such"))):
+        yield "notified", ""
+    patient.process.stdin.close()
+    if not patient.ended(CLOSE_SECONDS):
+        yield "end", ""
+
+
+def _probe(patient: Patient) -> Findings:
+    """What clients of 2026-07-28 do first, and hosts that go back to the handshake after it."""
+    try:
+        reply = patient.ask("server/discover", _ENVELOPE, id="server-discover-probe-1")
+    except ServerGoneError:
+        yield "probe kills", ""
+        return
+    if not reply:
+        yield "probe", ""
+    result = reply.get("result")
+    versions = result.get("supportedVersions") if isinstance(result, dict) else None
+    patient.modern = isinstance(versions, list) and MODERN.name in versions
+    if patient.modern:
+        yield from _modern_keys("server/discover", result)
+    if "result" not in patient.ask("initialize", _HELLO):
+        yield "locked" if patient.modern else "no way back", ""
+
+
+def _stateless(patient: Patient) -> Findings:
+    """The first line is an enveloped request: TypeScript clients probe another process."""
+    result = patient.ask("tools/list", _ENVELOPE, id=0).get("result")
+    if isinstance(result, dict):
+        yield from _modern_keys("tools/list", result)
+    else:
+        yield "stateless", ""
+
+
+def _modern_keys(method: str, result: dict) -> Findings:
+    missing = [key for key in ("resultType", "ttlMs", "cacheScope") if result.get(key) is None]
+    if missing:
+        yield "modern", f"{method} 结果缺少 {'、'.join(missing)}"
+
+
+_STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
+
+
+def mcp_examine(command: Sequence[str]) -> Findings:
+    """Every finding about a server, each once; it is started up to three times, as hosts do."""
+    seen: dict[tuple[str, str], None] = {}
+    patience = DOCTOR_SECONDS
+    for stages in _STAGES:
+        found: list[tuple[str, object]] = []
+        with Patient(command, patience) as patient:
+            try:
+                for stage in stages:
+                    if patient.about is not None:
+                        found += stage(patient)
+            except McpError as error:
+                found.append(("died", " ".join(str(error).split())))
+        found += _in_lines(patient.lines)
+        patience = patient.patience
+        seen |= dict.fromkeys((key, str(where)) for key, where in found)
+        if patient.about is None or _probe in stages and not patient.modern:
+            break
+    yield from seen
+
+
+def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
+    """One line for each finding, grave ones first, and a verdict."""
+    rows = [
+        (what.format(where), breaks, fix)
+        for key, where in mcp_examine(command) for what, breaks, fix in [FAULTS[key]]
+    ]
+    for what, breaks, fix in sorted(rows, key=lambda row: not row[1]):
+        mark = GRAVE if breaks else "[建议]"
+        yield "。".join(filter(None, (f"{mark} {what}", breaks, fix))) + "。"
+    grave = sum(bool(breaks) for _, breaks, _ in rows)
+    advice = len(rows) - grave
+    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else "没有发现问题。"
+
+
 # ── Registering with a host ──
 
 
@@ -9910,6 +10362,15 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
     return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
 
 
+def run_mcp_doctor(args, style: Style) -> Iterator[str]:
+    """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
+    *findings, verdict = mcp_doctor_text(args.rest or our_server(args))
+    yield from findings
+    yield verdict
+    if any(line.startswith(GRAVE) for line in findings):
+        raise SystemExit(1)
+
+
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
     if args.write:
@@ -10179,6 +10640,11 @@ COMMANDS = (
         run_mcp_demo, {"action": "store_true"},
     ),
     Command(
+        "--mcp-doctor", "[-- COMMAND …]",
+        "体检任何 MCP 服务器：在哪个主机里会出什么错、怎么改；不写 -- 就检查自己",
+        run_mcp_doctor, {"action": "store_true"},
+    ),
+    Command(
         "--mcp-server", "", "作为 MCP 服务器运行（stdio），由 Claude、Cursor 等主机启动",
         run_mcp_server, {"action": "store_true"},
     ),
@@ -10195,7 +10661,7 @@ COMMANDS = (
 
 WITH_TOOLS = (
     "--schema", "--demo", "--call", "--ask", "--router-demo",
-    "--mcp-demo", "--mcp-server", "--mcp-config",
+    "--mcp-demo", "--mcp-doctor", "--mcp-server", "--mcp-config",
 )
 
 OPTIONS = (
@@ -10375,7 +10841,7 @@ def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
     if len(given) > 1:
         raise UsageError(f"{given[0].flag} 和 {given[1].flag} 不能同时用，请分两次运行")
     if args.rest and not (given and "--" in given[0].metavar):
-        raise UsageError("-- 后面的命令要和 --mcp-demo 一起用")
+        raise UsageError("-- 后面的命令要和 --mcp-demo 或 --mcp-doctor 一起用")
     for option in OPTIONS:
         if getattr(args, _name(option.flag)) is None:
             setattr(args, _name(option.flag), option.default)
@@ -10410,6 +10876,8 @@ def _run_command(argv: list[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # a command whose lines have said all
+        return end.code
 
 
 def main(argv: list[str] | None = None) -> int:
