@@ -8325,8 +8325,12 @@ class Relay:
     def run(self) -> typing.NoReturn:
         """Keep one thread reading. Threads are daemons: a tool may never return."""
         while True:
-            threading.Thread(target=self._read, daemon=True).start()
-            self._watch()
+            try:
+                threading.Thread(target=self._read, daemon=True).start()
+            except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
+                time.sleep(PATIENCE_SECONDS)
+            else:
+                self._watch()
 
     def _watch(self) -> None:
         """Return when the reading thread is stuck in a request; it will not read again."""
@@ -8335,7 +8339,7 @@ class Relay:
                 self._begun.wait()
                 self._begun.clear()
             request = self._current
-            time.sleep(PATIENCE_SECONDS)
+            time.sleep(PATIENCE_SECONDS / (1 + len(self._late)))  # a queue of slow calls: hurry
             with self._lock:
                 # Stuck because the client does not read? Then nobody should read its requests.
                 if request and request is self._current and not self._wire.lock.locked():
@@ -8392,7 +8396,7 @@ class Relay:
         is hard, for such tools are still running.
         """
         quiet = 0
-        while any(not request.cancelled for request in self._late.copy()) and quiet < QUIET_SLICES:
+        while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
             used = time.process_time()
             try:
                 self._ended.get(timeout=SLICE_SECONDS)
