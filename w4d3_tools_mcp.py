@@ -9345,7 +9345,8 @@ def mock_model(question: str) -> MockLLM:
 # What a learner sees of MCP: the lecture's session, message by message, then the same work without
 # a handshake. Client, server, pipe and messages are real; only the remarks are written here.
 
-MCP_SHOWN = 600  # characters of one message on screen; --json has everything
+MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
+MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
 
 
 class McpStep(NamedTuple):
@@ -9372,72 +9373,86 @@ class McpMessage(NamedTuple):
     remark: str = ""
 
 
-def _calling_tool(name: str, arguments: dict) -> Callable[[McpClient], object]:
-    return lambda client: client.call_tool(name, arguments)
+def _same_steps(*remarks: tuple[str, str]) -> Iterator[McpStep]:
+    """The same four requests in each session; a remark for the request and one for the reply."""
+    attack = {"expression": "__import__('os').system('ls')"}
+    acts = (
+        McpClient.tools,
+        lambda client: client.call_tool("kv_cache_gib", KV_ARGUMENTS),
+        lambda client: client.call_tool("calculator", attack),
+        lambda client: client.call_tool("format_disk", {}),
+    )
+    return map(McpStep, acts, remarks)
 
-
-_KV_STEP = McpStep(
-    _calling_tool("kv_cache_gib", KV_ARGUMENTS),
-    (
-        "模型说要调用工具，主机替它发出 tools/call",
-        "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
-    ),
-)
-_REFUSED_STEP = McpStep(
-    _calling_tool("calculator", {"expression": "__import__('os').system('ls')"}),
-    (
-        "有人想借计算器执行命令",
-        "第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，"
-        "模型可以改了再来",
-    ),
-)
-_UNKNOWN_STEP = McpStep(
-    _calling_tool("format_disk", {}),
-    (
-        "调用一个不存在的工具",
-        "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
-    ),
-)
 
 MCP_SESSIONS = (
     McpSession(
         "2025-06-18", "第一段  2025-06-18：先握手，再干活",
-        "课上讲的会话。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
+        "课上讲的会话。主机把服务器当子进程启动，一行一条 JSON：→ 写进它的标准输入，"
+        "← 从它的标准输出读到。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
         (
             McpStep(McpClient.connect, (
                 "打招呼：报上协议版本、自己的能力和名字",
-                "服务器同意这个版本，报上能力、名字和使用说明",
+                "服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解",
                 "握手完成。这是通知：没有 id，没有答复",
             )),
-            McpStep(McpClient.tools, (
-                "有哪些工具？",
-                "每个工具的 inputSchema 由主机转给模型："
-                "OpenAI 叫 parameters，Anthropic 叫 input_schema",
-            )),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
+            *_same_steps(
+                (
+                    "有哪些工具？",
+                    "每个工具的 inputSchema 由主机转给模型："
+                    "OpenAI 叫 parameters，Anthropic 叫 input_schema",
+                ),
+                (
+                    "模型说要调用工具，主机替它发出 tools/call",
+                    "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
+                ),
+                (
+                    "有人想借计算器执行命令",
+                    "第一种错：工具说不行。这是正常的 result，isError 为 true，"
+                    "原因交给模型读，模型可以改了再来",
+                ),
+                (
+                    "调用一个不存在的工具",
+                    "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
+                ),
+            ),
             McpStep(lambda client: client.request("tools/destroy"), (
-                "调用一个不存在的方法", "没有这个方法：error，-32601",
+                "调用一个不存在的方法", "也是第二种错，只是代码不同：没有这个方法是 -32601",
             )),
         ),
     ),
     McpSession(
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
-        "同一个进程，同一根管道。版本和能力写在每个请求的 params._meta 里，服务器不用记住任何事；"
-        "结果多了 resultType，可缓存的结果还有 ttlMs 和 cacheScope。",
+        "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
+        "服务器不用记住前面说过什么。",
         (
             McpStep(McpClient.connect, (
                 "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
                 "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
             )),
-            McpStep(
-                McpClient.tools, ("有哪些工具？", "多了 resultType、ttlMs、cacheScope 和 _meta"),
+            *_same_steps(
+                (
+                    "请求里多了 _meta，其余和第一段一样",
+                    "结果多了 resultType（complete 是办完了）；"
+                    "列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用",
+                ),
+                ("同样只多了 _meta", "多了 resultType 和 _meta，内容一个字都没有变"),
+                ("还是那条命令", "第一种错没有变：办完了，但工具说不行"),
+                ("还是那个工具", "第二种错也没有变；error 里没有 resultType"),
             ),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
             McpStep(lambda client: client.request("ping"), (
-                "ping 在这一版里取消了", "所以它和别的不认识的方法一样：error，-32601",
+                "ping 在这一版里取消了", "所以它和别的不认识的方法一样，是 -32601",
             )),
         ),
     ),
+)
+MCP_DIFFERENCES = (
+    ("", "2025-11-25 及以前", "2026-07-28"),
+    ("开头", "initialize 握手", "没有握手"),
+    ("版本、能力", "握手时说一次，两边记住", "写在每个请求的 _meta 里"),
+    ("版本不合", "服务器回一个它会的版本", "error -32022，附上它会的版本"),
+    ("结果", "只有内容", "加 resultType，列表加缓存时间"),
+    ("去掉的方法", "", "initialize、ping、logging/setLevel 等"),
 )
 
 
@@ -9507,14 +9522,30 @@ def _mcp_kind(item: object) -> str:
     return "不是消息的一行"
 
 
+def _abridged(value: object) -> object:
+    """The value with long texts cut and lists shown by their first entry."""
+    match value:
+        case str() if len(value) > MCP_TEXT:
+            return value[:MCP_TEXT] + "…"
+        case [dict() as first, _, *_]:
+            return [_abridged(first), f"…… 还有 {len(value) - 1} 个"]
+        case list():
+            return [_abridged(item) for item in value]
+        case dict():
+            return {key: _abridged(item) for key, item in value.items()}
+    return value
+
+
 def mcp_message_lines(message: McpMessage, style: Style) -> list[str]:
     """One message: direction, what kind it is, the remark, and the JSON itself."""
     lines = [f"{message.direction} {style.paint(_mcp_kind(message.item), 'title')}"]
     if message.remark:
         lines += [style.paint("  " + line, "dim") for line in wrap(message.remark, style.width - 2)]
-    text = message.item if isinstance(message.item, str) else json_text(json_value(message.item))
+    value = json_value(message.item)
+    text = message.item if isinstance(message.item, str) else json_text(value)
     if len(text) > MCP_SHOWN:
-        text = f"{text[:MCP_SHOWN]} …… 共 {len(text)} 个字符"
+        notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
+        text = json_text(_abridged(value)) + notice
     return lines + ["  " + line for line in wrap(text, style.width - 2)] + [""]
 
 
@@ -9532,6 +9563,10 @@ def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item.lesson, style.width)
             yield ""
         elif isinstance(item, ToolRegistry):
+            yield "两代的差别"
+            yield from ("  " + line for line in table(MCP_DIFFERENCES))
+            yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
+            yield ""
             yield heading("第三段  模型通过 MCP 用工具", style)
             remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
             yield from wrap(remark, style.width)
@@ -9704,7 +9739,7 @@ FAULTS = {
     "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
 }
 
-MALFORMED = {
+WRONG_LINES = {
     "不是 JSON 的一行": b"{not json\n",
     "id 是 null 的请求": b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n',
     "没有 jsonrpc 的请求": b'{"id":901,"method":"ping"}\n',
@@ -9972,7 +10007,7 @@ def _calls(patient: Patient) -> Findings:
 def _manners(patient: Patient) -> Findings:
     """What it makes of wrong lines, of a notification, and of the end of its input."""
     silent = []
-    for name, line in MALFORMED.items():
+    for name, line in WRONG_LINES.items():
         try:
             if not patient.reaction(line):
                 silent.append(name)
@@ -9986,6 +10021,12 @@ def _manners(patient: Patient) -> Findings:
     patient.process.stdin.close()
     if not patient.ended(CLOSE_SECONDS):
         yield "end", ""
+
+
+def _modern_keys(method: str, result: dict) -> Findings:
+    missing = [key for key in ("resultType", "ttlMs", "cacheScope") if result.get(key) is None]
+    if missing:
+        yield "modern", f"{method} 结果缺少 {'、'.join(missing)}"
 
 
 def _probe(patient: Patient) -> Findings:
@@ -10013,12 +10054,6 @@ def _stateless(patient: Patient) -> Findings:
         yield from _modern_keys("tools/list", result)
     else:
         yield "stateless", ""
-
-
-def _modern_keys(method: str, result: dict) -> Findings:
-    missing = [key for key in ("resultType", "ttlMs", "cacheScope") if result.get(key) is None]
-    if missing:
-        yield "modern", f"{method} 结果缺少 {'、'.join(missing)}"
 
 
 _STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
@@ -10801,7 +10836,7 @@ def full_help() -> Iterator[str]:
     yield from _flag_lines(COMMANDS)
     for commands in dict.fromkeys(option.commands for option in OPTIONS):
         yield ""
-        yield f"选项（用于 {' '.join(commands)}）"
+        yield from wrap(f"选项（用于 {' '.join(commands)}）", HELP_WIDTH)
         yield from _flag_lines(option for option in OPTIONS if option.commands == commands)
     yield ""
     yield "例子"
