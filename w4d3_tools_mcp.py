@@ -9647,96 +9647,68 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
 # issues; November 2026.
 
 DOCTOR_SECONDS = 3.0  # for one answer
-SLOW_START, SLOWEST_START = 3.0, 10.0  # seconds; Codex gives up after 10
+SLOWEST_START = 10.0  # seconds until Codex gives up
 MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
 GRAVE = "[会坏]"  # in front of a finding that breaks a host
-_ANSWER = "不认识的请求也要回 error（-32601），不要不出声"
-_LIST = "全部官方 SDK 拒绝整个列表"
-_WAITS = "全部主机一直等到超时"
+_ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
+_WAITS, _ANSWER = "全部主机一直等到超时", "不认识的请求也要回 error（-32601），不要不出声"
 
 # what is wrong, which host it breaks and how (nothing: then it is advice), what to do
 FAULTS = {
-    "BOM": ("有一行以 BOM 开头", "全部官方 SDK 收不到这条消息", "输出不带 BOM 的 UTF-8"),
+    # single lines
+    "BOM": ("有一行以 BOM 开头", _ALL, "输出不带 BOM 的 UTF-8"),
     "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
     "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
     "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
-    "noise": (
-        "标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误；消息拆成几行时谁都收不到",
-        "日志写到标准错误，一条消息只占一行",
-    ),
-    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行只写一个 JSON-RPC 对象"),
-    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', "全部官方 SDK 收不到这条消息", "每条都写上"),
-    "null id": ("有消息的 id 是 null", "", "读不出 id 就不写这个键，否则 Claude Desktop 弹出错误"),
+    "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
+    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
+    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
+    "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
     "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
     "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
+    # opening
     "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
-    "slow": ("第一次答复要 {} 秒", "", "先答复，费时的准备用时再做"),
-    "slowest": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
+    "slow": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
     "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
-    "about": (
-        "initialize 的结果缺少 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "两个都写上",
-    ),
+    "about": ("initialize 没有给 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "补上"),
     "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
     "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
+    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
+    "probe": ("不回答 server/discover", "官方 SDK 启动时多等 10 到 60 秒", _ANSWER),
+    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "no way back": ("答过 server/discover 就不再握手", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "locked": ("答过 server/discover 就不再握手", "Claude Code 连接不上", "按每条消息判断版本"),
+    "stateless": ("没有先问 server/discover 就不答复", "TypeScript SDK 2.4.0 没有工具", "单独答复"),
+    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
+    # lists
     "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
     "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
     "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
     "field": ("{}", _LIST, "补上"),
     "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
-    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写 nextCursor"),
-    "name": (
-        "工具 {} 的名字不合规", "Claude Desktop 不显示这个服务器的任何工具",
-        "只用英文字母、数字、_ 和 -，最多 45 个字符",
-    ),
-    "combined": ("工具 {} 的名字加上服务器名超过 60 个字符", "Cursor 丢掉这个工具", "改短"),
+    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写它"),
+    "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
+    "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
     "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
     "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
-    "root": (
-        '工具 {} 最外层不是 "type": "object"', "mcp 2.3.0 和 TypeScript SDK 拒绝整个列表",
-        '最外层写 "type": "object"',
-    ),
-    "$schema": (
-        "工具 {} 声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema",
-    ),
-    "union": (
-        "工具 {} 最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝请求",
-        "移到某个属性里面，或拆成几个工具",
-    ),
-    "part": ("工具 {} 的 properties 里有不是对象的模式", _LIST, "用 {} 代替 true"),
-    "remote": ("工具 {} 引用了网上的模式", "", "把那个模式写进来，客户端不会去下载"),
-    "big": ("工具 {} 超过 8 KB", "", "删去少用的参数，小模型读不下"),
+    "root": ('{}最外层不是 "type": "object"', "TypeScript SDK 拒绝整个列表", "补上"),
+    "$schema": ("{}声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema"),
+    "union": ("{}最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝", "移到属性里面"),
+    "part": ("{}的 properties 里有 true 一类", "TypeScript SDK 拒绝整个列表", "用 {} 代替"),
+    "big": ("{}超过 8 KB", "", "删去少用的参数，小模型读不下"),
+    # calls
     "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
     "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
-    "output": (
-        "{}的 structuredContent 不符合 outputSchema", "全部官方 SDK 拒绝这个结果",
-        "返回值和模式要一致",
-    ),
+    "output": ("{}的结果不符合 outputSchema", "全部官方 SDK 拒绝这个结果", "两者要一致"),
     "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
     "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
     "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
-    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
+    # manners
     "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
-    "malformed": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
+    "wrong lines": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
     "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
     "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
     "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
-    "probe": (
-        "不回答 server/discover", "Python SDK 启动多等 10 秒，TypeScript SDK 多等 60 秒", _ANSWER,
-    ),
-    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
-    "no way back": (
-        "答过 server/discover 就不再接受 initialize", "mcp 2.3.0 和 fastmcp 连接不上",
-        "不认识的方法只回 error，不改变别的",
-    ),
-    "locked": (
-        "答过 server/discover 就不再接受 initialize", "Claude Code 2.1.280 连接不上",
-        "按每条消息判断版本，不要锁定",
-    ),
-    "stateless": (
-        "没有先问 server/discover 就不答复 tools/list", "TypeScript SDK 2.4.0 列不出工具",
-        "每个请求自带版本，单独答复",
-    ),
-    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
 }
 
 WRONG_LINES = {
@@ -9771,7 +9743,7 @@ class Patient(StdioServer):
         self.about: dict | None = {}  # the result of initialize; None: there was none
         self.tools: list[dict] = []
         self.modern = False
-        self._ids = itertools.count(100)
+        self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
         super().__init__(command)
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
@@ -9779,14 +9751,10 @@ class Patient(StdioServer):
         if isinstance(message := _loose_json(line), dict):
             super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
 
-    def ask(
-        self, method: str, params: dict | None = None, *, id: int | str | None = None,
-        seconds: float | None = None,
-    ) -> dict:
-        """The reply; {} when there is none in time."""
-        message = request_message(next(self._ids) if id is None else id, method, params)
+    def ask(self, method: str, params: dict | None = None) -> dict:
+        """The reply; {} when there is none in time. Ids are as official clients choose them."""
         try:
-            return self.send(message, seconds or self.patience)
+            return self.send(request_message(next(self._ids), method, params), self.patience)
         except ServerSilentError:
             return {}
 
@@ -9846,14 +9814,13 @@ def _in_lines(lines: Sequence[bytes | None]) -> Findings:
 
 def _in_schema(schema: object) -> Iterator[str]:
     schema = schema if isinstance(schema, dict) else {}
-    text, parts = json_text(json_value(schema)), schema.get("properties", {})
+    parts = schema.get("properties", {})
     tests = {
         "root": schema.get("type") != "object",
         "$schema": "$schema" in schema,
         "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
         "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
-        "remote": '"$ref": "http' in text,
-        "big": len(text) > 8192,
+        "big": len(json_text(json_value(schema))) > 8192,
     }
     yield from (key for key, found in tests.items() if found)
 
@@ -9869,7 +9836,7 @@ def _in_tool(tool: dict, server: str) -> Findings:
     yield from ((key, show(name)) for key, found in tests.items() if found)
     for key in ("inputSchema", "outputSchema"):
         if key in tool:
-            yield from ((fault, f"{show(name)} 的 {key}") for fault in _in_schema(tool[key]))
+            yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
 
 
 _NEEDED = {
@@ -9930,20 +9897,19 @@ def _example(schema: object) -> object:
 
 
 def _opening(patient: Patient) -> Findings:
-    """The handshake as most hosts do it today, with the id 0 that three of the SDKs use."""
-    begin = time.monotonic()
-    result = None
+    """The handshake as most hosts do it today."""
+    begin, result = time.monotonic(), None
     with contextlib.suppress(ServerGoneError):
-        result = patient.ask("initialize", _HELLO, id=0, seconds=3 * SLOWEST_START).get("result")
+        result = patient.ask("initialize", _HELLO).get("result")
     took = time.monotonic() - begin
     if not isinstance(result, dict):
         patient.about = None
         yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
         return
     patient.about = result
-    patient.patience += 2 * took  # the next start takes as long
-    if took > SLOW_START:
-        yield "slow" if took < SLOWEST_START else "slowest", round(took)
+    patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
+    if took > SLOWEST_START:
+        yield "slow", round(took)
     if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
         yield "version", show(result.get("protocolVersion"))
     match result:
@@ -10015,7 +9981,7 @@ def _manners(patient: Patient) -> Findings:
             yield "fragile", name
             return
     if silent:
-        yield "malformed", "、".join(silent)
+        yield "wrong lines", "、".join(silent)
     if patient.reaction(encode(notification_message("notifications/no_such"))):
         yield "notified", ""
     patient.process.stdin.close()
@@ -10032,7 +9998,7 @@ def _modern_keys(method: str, result: dict) -> Findings:
 def _probe(patient: Patient) -> Findings:
     """What clients of 2026-07-28 do first, and hosts that go back to the handshake after it."""
     try:
-        reply = patient.ask("server/discover", _ENVELOPE, id="server-discover-probe-1")
+        reply = patient.ask("server/discover", _ENVELOPE)
     except ServerGoneError:
         yield "probe kills", ""
         return
@@ -10049,7 +10015,7 @@ def _probe(patient: Patient) -> Findings:
 
 def _stateless(patient: Patient) -> Findings:
     """The first line is an enveloped request: TypeScript clients probe another process."""
-    result = patient.ask("tools/list", _ENVELOPE, id=0).get("result")
+    result = patient.ask("tools/list", _ENVELOPE).get("result")
     if isinstance(result, dict):
         yield from _modern_keys("tools/list", result)
     else:
@@ -10062,7 +10028,7 @@ _STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
 def mcp_examine(command: Sequence[str]) -> Findings:
     """Every finding about a server, each once; it is started up to three times, as hosts do."""
     seen: dict[tuple[str, str], None] = {}
-    patience = DOCTOR_SECONDS
+    patience = 3 * SLOWEST_START
     for stages in _STAGES:
         found: list[tuple[str, object]] = []
         with Patient(command, patience) as patient:

@@ -102,7 +102,6 @@ PLANTED = {
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
     "start": "sys.exit('no key')",
     "slow": around("initialize", "time.sleep(0.2)"),
-    "slowest": around("initialize", "time.sleep(0.3)"),
     "version": "ABOUT['protocolVersion'] = '1.0'",
     "about": "del ABOUT['serverInfo']",
     "null": "TOOL['title'] = None",
@@ -122,7 +121,6 @@ PLANTED = {
     "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
     "union": "SCHEMA['anyOf'] = [{}]",
     "part": "SCHEMA['properties']['n'] = True",
-    "remote": "SCHEMA['properties']['n'] = {'$ref': 'https://example.com/x.json'}",
     "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
     "content": "del CALLED['content']",
     "block": "CALLED['content'] = [{'type': 'hologram'}]",
@@ -134,7 +132,7 @@ PLANTED = {
     "    if method == 'initialize' and first: return\n"
     "    first.append(method); old(method, *rest)\n" + LEGACY,
     "fragile": "def broken(line): sys.exit(1)",
-    "malformed": "def broken(line): pass",
+    "wrong lines": "def broken(line): pass",
     "notified": "def noted(message): message['method'][-7:] == 'no_such' and fail(None, -32601)",
     "end": "def finish(): time.sleep(30)",
     "died": around("tools/list", "sys.exit(1)"),
@@ -164,7 +162,6 @@ ALSO = {
 def quick(monkeypatch):
     monkeypatch.setattr(m, "DOCTOR_SECONDS", 1.0)
     monkeypatch.setattr(m, "CLOSE_SECONDS", 0.3)
-    monkeypatch.setattr(m, "SLOW_START", 5.0)
 
 
 def test_tidy_server_and_our_own_have_nothing(tmp_path):
@@ -176,9 +173,8 @@ def test_tidy_server_and_our_own_have_nothing(tmp_path):
 
 @pytest.mark.parametrize("fault", m.FAULTS)
 def test_planted_fault_is_found(tmp_path, monkeypatch, fault):
-    if fault in ("slow", "slowest"):
-        monkeypatch.setattr(m, "SLOW_START", 0.15)
-        monkeypatch.setattr(m, "SLOWEST_START", 0.15 if fault == "slowest" else 9)
+    if fault == "slow":
+        monkeypatch.setattr(m, "SLOWEST_START", 0.15)
     found = [key for key, _ in m.mcp_examine(server(tmp_path, PLANTED[fault]))]
     assert fault in found and set(found) - {fault} <= ALSO.get(fault, set())
 

@@ -123,12 +123,12 @@ def test_fastmcp_command_line_lists_our_tools():
 
 # ── Our client and doctor against official servers ──
 
-LOCKED = {"locked", "malformed"}
+LOCKED = {"locked", "wrong lines"}
 SERVERS = {
     "v2": ("2026-07-28", LOCKED),
     "fm": ("2026-07-28", LOCKED),
-    "v1": ("2025-11-25", {"malformed"}),
-    "ts1": ("2025-11-25", {"$schema", "malformed"}),
+    "v1": ("2025-11-25", {"wrong lines"}),
+    "ts1": ("2025-11-25", {"$schema", "wrong lines"}),
 }
 
 
