@@ -9742,14 +9742,15 @@ class Patient(StdioServer):
         self.lines: list[bytes | None] = []
         self.about: dict | None = {}  # the result of initialize; None: there was none
         self.tools: list[dict] = []
-        self.modern = False
+        self.name, self.modern = "", False
         self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
         super().__init__(command)
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         self.lines.append(line)
-        if isinstance(message := _loose_json(line), dict):
-            super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+        with contextlib.suppress(RecursionError):
+            if isinstance(message := _loose_json(line), dict):
+                super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
 
     def ask(self, method: str, params: dict | None = None) -> dict:
         """The reply; {} when there is none in time. Ids are as official clients choose them."""
@@ -9913,8 +9914,8 @@ def _opening(patient: Patient) -> Findings:
     if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
         yield "version", show(result.get("protocolVersion"))
     match result:
-        case {"serverInfo": {"name": str(), "version": str()}, "capabilities": dict()}:
-            pass
+        case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
+            patient.name = name
         case _:
             yield "about", ""
     yield from _nulls(result, "initialize")
@@ -9926,8 +9927,8 @@ def _opening(patient: Patient) -> Findings:
 
 def _offers(patient: Patient) -> Findings:
     """The four lists with all their pages; the tools are kept for calling."""
-    offered = patient.about.get("capabilities") or ()
-    server = str((patient.about.get("serverInfo") or {}).get("name", ""))
+    offered = patient.about.get("capabilities")
+    offered = offered if isinstance(offered, dict) else {}
     for capability, method, key, _ in _OFFERS:
         params, cursors = None, set()
         for _ in range(MOST_PAGES):
@@ -9936,16 +9937,16 @@ def _offers(patient: Patient) -> Findings:
             if not isinstance(result, dict):
                 yield "list" if capability in offered or not reply else "undeclared", method
                 break
-            yield from _in_list(key, result, server)
-            found = result.get(key) if key == "tools" else None
-            patient.tools += [tool for tool in found or () if isinstance(tool, dict)]
-            cursor = result.get("nextCursor")
-            if cursor in cursors:
-                yield "cursor", method
-            if not isinstance(cursor, str) or cursor in cursors:
+            yield from _in_list(key, result, patient.name)
+            if key == "tools" and isinstance(result.get(key), list):
+                patient.tools += result[key]
+            params = {"cursor": result.get("nextCursor")}
+            if not isinstance(params["cursor"], str):
                 break
-            cursors.add(cursor)
-            params = {"cursor": cursor}
+            if params["cursor"] in cursors:
+                yield "cursor", method
+                break
+            cursors.add(params["cursor"])
 
 
 def _calls(patient: Patient) -> Findings:
@@ -9953,11 +9954,13 @@ def _calls(patient: Patient) -> Findings:
     calls = [("不存在的工具", "no_such_tool", {}, None)]
     for tool in patient.tools:
         match tool:
-            case {"inputSchema": dict() as schema, "annotations": {"readOnlyHint": True}}:
-                arguments = _example({"type": "object", **schema})
-                if not check_schema(schema) and not validate_arguments(arguments, schema):
-                    who = f"工具 {show(tool.get('name'))} "
-                    calls.append((who, tool.get("name"), arguments, tool.get("outputSchema")))
+            case {
+                "name": name, "inputSchema": {"type": "object"} as schema,
+                "annotations": {"readOnlyHint": True},
+            } if not check_schema(schema):
+                arguments = _example(schema)
+                if not validate_arguments(arguments, schema):
+                    calls.append((f"工具 {show(name)} ", name, arguments, tool.get("outputSchema")))
     for who, name, arguments, output in calls:
         reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
         if not reply:

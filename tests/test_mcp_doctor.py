@@ -1,10 +1,13 @@
 """§20: the doctor finds every planted fault, once and nothing else, and none in our own server."""
 
+import json
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import w4d3_tools_mcp as m
 
@@ -186,6 +189,48 @@ def test_finding_is_one_line_that_says_what_whom_and_how(tmp_path):
     assert [line.split(" ")[0] for line in lines] == ["[会坏]", "[建议]"]
     assert '"a.b"' in lines[0] and "Claude Desktop" in lines[0] and "\n" not in "".join(lines)
     assert verdict.startswith("1 个问题") and "1 条建议" in verdict
+
+
+NAMES = st.sampled_from(
+    "tools prompts resources name description inputSchema outputSchema annotations readOnlyHint"
+    " type properties required enum minimum examples content structuredContent isError capabilities"
+    " serverInfo version protocolVersion supportedVersions nextCursor".split(),
+)
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats()
+    | st.sampled_from(["", "x", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+class Odd(m.Patient):
+    """Answers whatever it is told to, without a process."""
+
+    def __init__(self, answers):
+        self.answers, self.log, self.written = answers, [], []
+        self.about, self.tools, self.name, self.modern = {}, [], "", False
+
+    def ask(self, method, params=None):
+        return {"result": self.answers.get(method.split("/")[0])}
+
+    def write(self, line):
+        self.written.append(line)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from([*"initialize tools prompts server".split()]), ODD))
+def test_whatever_a_server_answers_the_doctor_only_finds_faults(answers):
+    patient = Odd(answers)
+    for stage in (m._opening, m._offers, m._calls, m._probe, m._stateless):
+        for key, where in stage(patient) if patient.about is not None else ():
+            assert m.FAULTS[key][0].format(where)
+    for answer in answers.values():
+        line = json.dumps(answer).encode()
+        assert all(key in m.FAULTS for key, _ in m._in_lines([line, line[1:], None]))
 
 
 def doctor(*command):
