@@ -3104,6 +3104,10 @@ class NotesIndex:
         """What was skipped and why, one sentence each."""
         return self._store[1]
 
+    def outline(self) -> list[Note]:
+        """All sections in reading order; of a large folder without their texts."""
+        return self.sections
+
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole day."""
         return [note for note in self.sections if note.level == 0]
@@ -3435,8 +3439,10 @@ class LargeNotesIndex(NotesIndex):
             with contextlib.suppress(OSError):
                 os.remove(self.path + end)
 
-    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+    def _notes(
+        self, condition: str, *values: object, columns: str = NOTE_COLUMNS,
+    ) -> Callable[[Any], list[Note]]:
+        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
         return lambda base: [Note(*row) for row in base.execute(query, values)]
 
     @property
@@ -3453,6 +3459,11 @@ class LargeNotesIndex(NotesIndex):
             lambda: super(LargeNotesIndex, self).notices,
         )
         return list(dict.fromkeys([*self._skipped, *found]))
+
+    def outline(self) -> list[Note]:
+        """All sections in reading order, without their texts where these are not in memory."""
+        bare = NOTE_COLUMNS.replace("s.text", "''")
+        return self._ask(self._notes("1", columns=bare), super().outline)
 
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole."""
@@ -6186,6 +6197,7 @@ FIELDS_SINCE = {
     "completions": "2025-03-26",
     "message": "2025-03-26",
     "title": "2025-06-18",
+    "resource_link": "2025-06-18",
     "outputSchema": "2025-06-18",
     "structuredContent": "2025-06-18",
 }
@@ -6247,9 +6259,19 @@ class Request:
         self.server, self.revision = server, revision
         self.id, self.method = message["id"], message["method"]
         self.params = message.get("params") or {}
-        self.token = self.params.get("_meta", {}).get("progressToken")
-        self.cancelled = False
-        self._done, self._emit = -1.0, None
+        self._done, self._emit, self._owed = -1.0, None, iter((True,))
+
+    @property
+    def alive(self) -> bool:
+        """Whether its reply is still owed."""
+        return self.server.open.get(self.id) is self
+
+    def end(self) -> bool:
+        """True for the one caller that ends it; its id is free from then on."""
+        if not next(self._owed, False):
+            return False
+        del self.server.open[self.id]
+        return True
 
     def param(self, name: str, kind: type, default: object = None) -> Any:
         """A parameter of that JSON type. Raises RpcError -32602 if it is missing or of another."""
@@ -6268,23 +6290,26 @@ class Request:
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Send how far it is, if the client asked for that and it is further than before."""
-        if self.cancelled:
+        if not self.alive:
             raise ToolError("客户端已取消这次调用")
-        if self.token is None or not self._done < done < math.inf:
+        token = self.params.get("_meta", {}).get("progressToken")
+        if token is None or not self._done < done < math.inf:
             return
         self._done = done
-        params = {"progressToken": self.token, "progress": done}
-        if total is not None:
+        params = {"progressToken": token, "progress": done}
+        if total is not None and math.isfinite(total):
             params["total"] = total
         if message:
-            params["message"] = message
+            params["message"] = str(message)
         self.notify("notifications/progress", params)
 
     def run(self, emit: Callable[[dict], None]) -> None:
         """Do the work: emit what belongs to it and, unless cancelled or held open, the reply."""
         self._emit = emit
+        if not self.alive:  # cancelled while it waited in a batch
+            return
         reply = self._reply()
-        if reply and self.server.open.pop(self.id, None) is self:  # pop: one of two threads gets it
+        if reply and self.end():
             emit(reply)
 
     def _reply(self) -> dict | None:
@@ -6314,9 +6339,13 @@ class Batch:
     def __init__(self, started: list[list[dict] | Request]):
         self._started = started
 
-    cancelled = False  # as a whole; its requests are cancelled one by one
+    @property
+    def alive(self) -> bool:
+        """Whether one of its replies is still owed."""
+        return any(item.alive for item in self._started if isinstance(item, Request))
 
     def run(self, emit: Callable[[object], None]) -> None:
+        """As Request.run, for all of them; only notifications do not wait for the end."""
         replies = []
 
         def sort(message: dict) -> None:
@@ -6331,15 +6360,11 @@ class Batch:
             emit(replies)
 
 
-def _meta_of(message: object) -> dict:
+def _is_enveloped(message: object) -> bool:
     match message:
         case {"params": {"_meta": dict() as meta}}:
-            return meta
-    return {}
-
-
-def _method_of(message: object) -> object:
-    return message.get("method") if isinstance(message, dict) else None
+            return not ENVELOPE_KEYS.isdisjoint(meta)
+    return False
 
 
 def _enveloped_revision(meta: dict) -> Revision:
@@ -6430,11 +6455,10 @@ class McpServer:
             raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
         if type(meta.get("progressToken", "")) not in (str, int):
             raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
-        return _enveloped_revision(meta) if ENVELOPE_KEYS & meta.keys() else self.negotiated
+        return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
 
     def _begin_batch(self, messages: list) -> list[dict] | Batch:
-        enveloped = any(ENVELOPE_KEYS & _meta_of(message).keys() for message in messages)
-        if not self.negotiated.batches or enveloped:
+        if not self.negotiated.batches or any(map(_is_enveloped, messages)):
             text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
             return [error_reply(None, RpcError(INVALID_REQUEST, text))]
         if not messages:
@@ -6442,9 +6466,10 @@ class McpServer:
         return Batch([self._begin_in_batch(message) for message in messages])
 
     def _begin_in_batch(self, message: object) -> list[dict] | Request:
-        if isinstance(message, list) or _method_of(message) == "initialize":
-            error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
-            return [error_reply(readable_id(message), error)]
+        match message:
+            case [*_] | {"method": "initialize"}:
+                error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
+                return [error_reply(readable_id(message), error)]
         return self.begin(message)
 
     def _notice(self, message: dict) -> None:
@@ -6453,19 +6478,21 @@ class McpServer:
             return
         match message.get("params"):
             case {"requestId": int() | str() as id} if not isinstance(id, bool):
-                if request := self.open.pop(id, None):
-                    request.cancelled = True
+                if request := self.open.get(id):
+                    request.end()
 
     @functools.cached_property
-    def sections(self) -> dict[str, Note]:
-        """Sections by what stands for {note} in their URI: file name, or id of the section."""
+    def outline(self) -> list[Note]:
+        """Every section in reading order; [] if there are no notes."""
         try:
-            notes = self.notes.sections if self.notes else []
+            return self.notes.outline() if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
-            notes = []
-        return {note.section: note for note in notes} | {
-            note.name: note for note in notes if note.level == 0
-        }
+            return []
+
+    @functools.cached_property
+    def files(self) -> dict[str, Note]:
+        """The files by name."""
+        return {note.name: note for note in self.outline if note.level == 0}
 
 
 # ── Opening ──
@@ -6526,16 +6553,17 @@ def _listen(server: McpServer, request: Request) -> None:
 # ── Lists in pages ──
 
 
-def _page(request: Request, key: str, items: Sequence[dict]) -> dict:
+def _page(request: Request, key: str, items: Iterable, entry: Callable[[Any], dict]) -> dict:
     """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
-    size = request.server.page_items
+    size, items = request.server.page_items, list(items)
+    starts = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
     cursor = request.params.get("cursor")
-    pages = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
-    if cursor is not None and (not isinstance(cursor, str) or cursor not in pages):
+    start = 0 if cursor is None else starts.get(cursor if isinstance(cursor, str) else "")
+    if start is None:
         reason = f"cursor 无效：{show(cursor)}，请原样传回 nextCursor，或不传"
         raise RpcError(INVALID_PARAMS, reason)
-    start = pages.get(cursor, 0)
-    page = {key: [known_fields(item, request.revision) for item in items[start:start + size]]}
+    shown = items[start:start + size]
+    page = {key: [known_fields(entry(item), request.revision) for item in shown]}
     if start + size < len(items):
         page["nextCursor"] = f"{request.method}@{start + size}"
     return page
@@ -6548,7 +6576,7 @@ def _listed_tool(tool: Tool) -> dict:
 
 @method("tools/list", cacheable=True)
 def _list_tools(server: McpServer, request: Request) -> dict:
-    return _page(request, "tools", [_listed_tool(tool) for tool in server.tools])
+    return _page(request, "tools", server.tools, _listed_tool)
 
 
 # ── Calling a tool ──
@@ -6570,6 +6598,7 @@ def _checked(result: ToolResult, tool: Tool) -> ToolResult:
 
 
 NOTE_URI = "notes://"
+NOTE_TEMPLATE = NOTE_URI + "{note}"
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -6583,20 +6612,18 @@ def note_uri(name: str) -> str:
     return NOTE_URI + "".join(quoted)
 
 
-def _resource(name: str, note: Note) -> dict:
-    return {
-        "uri": note_uri(name), "name": name, "title": note.title, "mimeType": "text/markdown",
-    }
+def _resource(name: str, title: str) -> dict:
+    return {"uri": note_uri(name), "name": name, "title": title, "mimeType": "text/markdown"}
 
 
-def _links(server: McpServer, value: object) -> Iterator[dict]:
-    """The sections that a search found, as links a host can open with resources/read."""
+def _links(value: object) -> Iterator[dict]:
+    """The sections that search_notes found, as links a host can open with resources/read."""
     match value:
         case {"hits": [*hits]}:
             for hit in hits:
                 match hit:
-                    case {"section": str() as name} if name in server.sections:
-                        yield {"type": "resource_link", **_resource(name, server.sections[name])}
+                    case {"section": str() as name, "title": str() as title}:
+                        yield {"type": "resource_link", **_resource(name, title)}
 
 
 @method("tools/call", slow=True)
@@ -6613,8 +6640,8 @@ def _call_tool(server: McpServer, request: Request) -> dict:
     answer = {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
     if tool.output and not result.is_error:
         answer["structuredContent"] = result.value
-        if request.revision.name >= FIELDS_SINCE["structuredContent"]:  # links came with it
-            answer["content"] += _links(server, result.value)
+        if name == "search_notes" and request.revision.name >= FIELDS_SINCE["resource_link"]:
+            answer["content"] += _links(result.value)
     return known_fields(answer, request.revision)
 
 
@@ -6629,70 +6656,59 @@ def _note_name(uri: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _note_text(server: McpServer, note: Note) -> str:
-    """The section with its subsections, as Markdown; of a file, all of it."""
-    following = itertools.dropwhile(lambda other: other != note, server.notes.sections)
-    next(following)
-    parts = [f"# {note.section} {note.title}\n\n{note.text}"]
-    for below in following:
-        if below.level <= note.level:
-            break
-        parts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
-    return "\n\n".join(parts)
+def _section(server: McpServer, name: str) -> Note | None:
+    """The file or section of exactly that name, with all below it. No name becomes a path."""
+    id = server.files[name].section if name in server.files else name
+    try:
+        note = server.notes.find(id) if server.notes else None
+    except ToolError:
+        return None
+    return note if note and note.section == id else None
+
+
+def _markdown(uri: str, note: Note) -> dict:
+    text = f"# {note.section} {note.title}\n\n{note.text}"
+    return {"uri": uri, "mimeType": "text/markdown", "text": text}
 
 
 @method("resources/list", cacheable=True, slow=True)
 def _list_resources(server: McpServer, request: Request) -> dict:
     """The files; their sections are found by searching, or through the template."""
-    days = [
-        _resource(name, note) for name, note in server.sections.items()
-        if note.level == 0 and name == note.name
-    ]
-    return _page(request, "resources", days)
+    files = server.files.values()
+    return _page(request, "resources", files, lambda file: _resource(file.name, file.title))
 
 
 @method("resources/templates/list", cacheable=True)
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
-        "uriTemplate": NOTE_URI + "{note}", "name": "note", "title": "讲义的一天或一节",
+        "uriTemplate": NOTE_TEMPLATE, "name": "note", "title": "讲义的一天或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
         "mimeType": "text/markdown",
     }
-    return _page(request, "resourceTemplates", [template] if server.notes else [])
+    return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
 
 
 @method("resources/read", cacheable=True, slow=True)
 def _read_resource(server: McpServer, request: Request) -> dict:
-    """Looked up among the sections that were read; the URI never becomes a path."""
     uri = request.param("uri", str)
-    note = server.sections.get(_note_name(uri)) if uri.startswith(NOTE_URI) else None
+    note = _section(server, _note_name(uri)) if uri.startswith(NOTE_URI) else None
     if note is None:
         code = INVALID_PARAMS if request.revision.modern else RESOURCE_NOT_FOUND
         raise RpcError(code, f"没有资源 {show(uri)}", {"uri": uri})
-    text = _note_text(server, note)
-    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}
+    return {"contents": [_markdown(uri, note)]}
 
 
 # ── Prompts ──
 
 
-class PromptArgument(NamedTuple):
-    """One argument of a prompt; its values are completed from `choices(note)` of all sections."""
-
-    name: str
-    description: str
-    choices: Callable[[Note], str]
-    required: bool = True
-
-
 class Prompt(NamedTuple):
     """A text that a person picks in the host. `write` makes its content blocks from arguments."""
 
-    name: str
     title: str
     description: str
-    arguments: tuple[PromptArgument, ...]
+    arguments: dict[str, str]  # name → description
     write: Callable[..., list[dict]]
+    optional: frozenset[str] = frozenset()
 
 
 def _text_block(text: str) -> dict:
@@ -6701,22 +6717,18 @@ def _text_block(text: str) -> dict:
 
 def _write_explain(server: McpServer, section: str) -> list[dict]:
     note = server.notes.find(section)
-    resource = {
-        "uri": note_uri(note.section), "mimeType": "text/markdown",
-        "text": f"# {note.section} {note.title}\n\n{note.text}",
-    }
     return [
         _text_block(
             f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
             "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
             "最后指出一个容易误解的地方。",
         ),
-        {"type": "resource", "resource": resource},
+        {"type": "resource", "resource": _markdown(note_uri(note.section), note)},
     ]
 
 
 def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
-    if not (count.isdecimal() and 1 <= int(count) <= 20):
+    if count not in map(str, range(1, 21)):
         raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
     return [_text_block(
         f"请围绕“{topic}”考我 {count} 道题。"
@@ -6732,44 +6744,35 @@ def _write_find(server: McpServer, topic: str) -> list[dict]:
     )]
 
 
-def _title_of(note: Note) -> str:
-    return note.title
-
-
-_TOPIC = PromptArgument("topic", "知识点，例如 KV Cache", _title_of)
+_TOPIC = {"topic": "知识点，例如 KV Cache"}
 PROMPTS = {
-    prompt.name: prompt
-    for prompt in (
-        Prompt(
-            "explain_section", "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
-            (PromptArgument("section", "编号，如 Week 1 Day 4 §1.4", lambda note: note.section),),
-            _write_explain,
-        ),
-        Prompt(
-            "quiz_me", "考考我", "围绕一个知识点，一题一题地考",
-            (_TOPIC, PromptArgument("count", "题数，1 到 20，默认 5", lambda note: "", False)),
-            _write_quiz,
-        ),
-        Prompt("find_lesson", "在哪一节", "找出一个知识点在讲义的哪些章节", (_TOPIC,), _write_find),
-    )
+    "explain_section": Prompt(
+        "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
+        {"section": "编号，如 Week 1 Day 4 §1.4"}, _write_explain,
+    ),
+    "quiz_me": Prompt(
+        "考考我", "围绕一个知识点，一题一题地考",
+        _TOPIC | {"count": "题数，1 到 20，默认 5"}, _write_quiz, frozenset({"count"}),
+    ),
+    "find_lesson": Prompt("在哪一节", "找出一个知识点在讲义的哪些章节", _TOPIC, _write_find),
 }
 
 
-def _listed_prompt(prompt: Prompt) -> dict:
+def _listed_prompt(name: str) -> dict:
+    prompt = PROMPTS[name]
     arguments = [
-        {"name": a.name, "description": a.description, "required": a.required}
-        for a in prompt.arguments
+        {"name": argument, "description": text, "required": argument not in prompt.optional}
+        for argument, text in prompt.arguments.items()
     ]
     return {
-        "name": prompt.name, "title": prompt.title, "description": prompt.description,
+        "name": name, "title": prompt.title, "description": prompt.description,
         "arguments": arguments,
     }
 
 
 @method("prompts/list", cacheable=True)
 def _list_prompts(server: McpServer, request: Request) -> dict:
-    offered = PROMPTS.values() if server.notes else ()
-    return _page(request, "prompts", [_listed_prompt(prompt) for prompt in offered])
+    return _page(request, "prompts", PROMPTS if server.notes else (), _listed_prompt)
 
 
 def _known_prompt(server: McpServer, name: str) -> Prompt:
@@ -6780,16 +6783,14 @@ def _known_prompt(server: McpServer, name: str) -> Prompt:
 
 @method("prompts/get", slow=True)
 def _get_prompt(server: McpServer, request: Request) -> dict:
-    prompt = _known_prompt(server, request.param("name", str))
-    given = request.param("arguments", dict, {})
-    known = {argument.name: argument for argument in prompt.arguments}
-    for name, argument in known.items():
-        if argument.required and not given.get(name):
-            reason = f"提示词 {prompt.name} 缺少参数 {name}：{argument.description}"
-            raise RpcError(INVALID_PARAMS, reason)
-    for name, value in given.items():
-        if name not in known or not isinstance(value, str):
-            reason = f"提示词 {prompt.name} 的参数不对：{name} = {show(value)}"
+    name, given = request.param("name", str), request.param("arguments", dict, {})
+    prompt = _known_prompt(server, name)
+    for argument, text in prompt.arguments.items():
+        if not given.get(argument) and argument not in prompt.optional:
+            raise RpcError(INVALID_PARAMS, f"提示词 {name} 缺少参数 {argument}：{text}")
+    for argument, value in given.items():
+        if argument not in prompt.arguments or not isinstance(value, str):
+            reason = f"提示词 {name} 的参数不对：{argument} = {show(value)}"
             raise RpcError(INVALID_PARAMS, reason)
     try:
         blocks = prompt.write(server, **given)
@@ -6802,29 +6803,39 @@ def _get_prompt(server: McpServer, request: Request) -> dict:
 # ── Completion of arguments ──
 
 
-def _completion_choices(server: McpServer, request: Request, name: str) -> list[str]:
-    """All values for the argument `name` of the prompt or template that `ref` names."""
+# what is completed → its choices; an argument that is not here has none
+CHOICES: dict[str, Callable[[McpServer], Iterable[str]]] = {
+    "section": lambda server: (note.section for note in server.outline),
+    "topic": lambda server: (note.title for note in server.outline),
+    "note": lambda server: (*server.files, *(note.section for note in server.outline)),
+}
+
+
+def _completed(server: McpServer, request: Request) -> tuple[str, str]:
+    """(argument, what was typed so far), if the prompt or template of `ref` has that argument."""
+    match request.params.get("argument"):
+        case {"name": str() as name, "value": str() as typed}:
+            pass
+        case other:
+            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
     match request.params.get("ref"):
         case {"type": "ref/prompt", "name": str() as prompt}:
-            arguments = {a.name: a for a in _known_prompt(server, prompt).arguments}
-            if name in arguments:
-                choices = map(arguments[name].choices, server.sections.values())
-                return list(dict.fromkeys(filter(None, choices)))
-        case {"type": "ref/resource", "uri": str() as uri} if uri == NOTE_URI + "{note}":
-            if name == "note":
-                return sorted(server.sections, key=lambda key: " " in key)  # file names first
-    raise RpcError(INVALID_PARAMS, f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name")
+            known = _known_prompt(server, prompt).arguments
+        case {"type": "ref/resource", "uri": uri} if uri == NOTE_TEMPLATE:
+            known = {"note"}
+        case _:
+            known = ()
+    if name not in known:
+        reason = f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name"
+        raise RpcError(INVALID_PARAMS, reason)
+    return name, typed.casefold()
 
 
 @method("completion/complete", slow=True)
 def _complete(server: McpServer, request: Request) -> dict:
     """Choices that begin with what was typed, then those that contain it."""
-    match request.params.get("argument"):
-        case {"name": str() as name, "value": str() as typed}:
-            choices = _completion_choices(server, request, name)
-        case other:
-            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
-    typed = typed.casefold()
+    name, typed = _completed(server, request)
+    choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
     found = [choice for choice in choices if typed in choice.casefold()]
     found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
     return {
@@ -8370,8 +8381,12 @@ class Relay:
     def run(self) -> typing.NoReturn:
         """Keep one thread reading. Threads are daemons: a tool may never return."""
         while True:
-            threading.Thread(target=self._read, daemon=True).start()
-            self._watch()
+            try:
+                threading.Thread(target=self._read, daemon=True).start()
+            except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
+                time.sleep(PATIENCE_SECONDS)
+            else:
+                self._watch()
 
     def _watch(self) -> None:
         """Return when the reading thread is stuck in a request; it will not read again."""
@@ -8380,7 +8395,7 @@ class Relay:
                 self._begun.wait()
                 self._begun.clear()
             request = self._current
-            time.sleep(PATIENCE_SECONDS)
+            time.sleep(PATIENCE_SECONDS / (1 + len(self._late)))  # a queue of slow calls: hurry
             with self._lock:
                 # Stuck because the client does not read? Then nobody should read its requests.
                 if request and request is self._current and not self._wire.lock.locked():
@@ -8437,7 +8452,7 @@ class Relay:
         is hard, for such tools are still running.
         """
         quiet = 0
-        while any(not request.cancelled for request in self._late.copy()) and quiet < QUIET_SLICES:
+        while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
             used = time.process_time()
             try:
                 self._ended.get(timeout=SLICE_SECONDS)
@@ -8557,22 +8572,26 @@ class StdioServer:
             with self._lock:
                 self._waiting.pop(key, None)
         if reply is None:
-            raise self._gone()
+            raise self.gone()
         return reply
 
-    def _gone(self) -> ServerGoneError:
+    def gone(self) -> ServerGoneError:
+        """The error for a child that has ended, with its last words."""
         last = "".join(f"\n  {line}" for line in list(self.log)[-3:])
         return ServerGoneError("服务器已经退出" + (f"，它最后的日志：{last}" if last else ""))
 
     def _write(self, message: dict) -> None:
         self.trace("→", message)
-        line = encode(message)
+        self.write(encode(message))
+
+    def write(self, line: bytes) -> None:
+        """Write bytes as they are. Raises ServerGoneError when nobody reads them."""
         try:
             with self._lock:
                 while line:
                     line = line[self.process.stdin.write(line):]
         except (OSError, ValueError):  # ValueError: closed by us
-            raise self._gone() from None
+            raise self.gone() from None
 
     def _read(self, process, waiting: dict) -> None:
         lines = io.BufferedReader(process.stdout)
@@ -8607,35 +8626,30 @@ class StdioServer:
             for line in read_lines(lines):
                 log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
 
+    def ended(self, seconds: float) -> bool:
+        """Whether the child ends within so many seconds."""
+        import subprocess
+
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def close(self) -> None:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
-        import subprocess
+        import signal
 
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        for end in (self._terminate, self._kill):
-            try:
-                self.process.wait(CLOSE_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                end()
+        for name in ("SIGTERM", "SIGKILL"):
+            if self.ended(CLOSE_SECONDS):
+                return
+            if os.name == "posix":
+                os.killpg(self.process.pid, getattr(signal, name))
+            else:
+                self.process.terminate()
         self.process.wait()
-
-    def _terminate(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGTERM)
-        else:
-            self.process.terminate()
-
-    def _kill(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGKILL)
-        else:
-            self.process.kill()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8806,7 +8820,7 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12, §13, §15–§19
+# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12–§19
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
@@ -9404,7 +9418,8 @@ def mock_model(question: str) -> MockLLM:
 # What a learner sees of MCP: the lecture's session, message by message, then the same work without
 # a handshake. Client, server, pipe and messages are real; only the remarks are written here.
 
-MCP_SHOWN = 600  # characters of one message on screen; --json has everything
+MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
+MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
 
 
 class McpStep(NamedTuple):
@@ -9431,78 +9446,103 @@ class McpMessage(NamedTuple):
     remark: str = ""
 
 
-def _calling_tool(name: str, arguments: dict) -> Callable[[McpClient], object]:
-    return lambda client: client.call_tool(name, arguments)
+def _same_steps(*remarks: tuple[str, str]) -> Iterator[McpStep]:
+    """The same four requests in each session; a remark for the request and one for the reply."""
+    attack = {"expression": "__import__('os').system('ls')"}
+    acts = (
+        McpClient.tools,
+        lambda client: client.call_tool("kv_cache_gib", KV_ARGUMENTS),
+        lambda client: client.call_tool("calculator", attack),
+        lambda client: client.call_tool("format_disk", {}),
+    )
+    return map(McpStep, acts, remarks)
 
-
-_KV_STEP = McpStep(
-    _calling_tool("kv_cache_gib", KV_ARGUMENTS),
-    (
-        "模型说要调用工具，主机替它发出 tools/call",
-        "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
-    ),
-)
-_REFUSED_STEP = McpStep(
-    _calling_tool("calculator", {"expression": "__import__('os').system('ls')"}),
-    (
-        "有人想借计算器执行命令",
-        "第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，"
-        "模型可以改了再来",
-    ),
-)
-_UNKNOWN_STEP = McpStep(
-    _calling_tool("format_disk", {}),
-    (
-        "调用一个不存在的工具",
-        "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
-    ),
-)
 
 MCP_SESSIONS = (
     McpSession(
         "2025-06-18", "第一段  2025-06-18：先握手，再干活",
-        "课上讲的会话。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
+        "课上讲的会话。主机把服务器当子进程启动，一行一条 JSON：→ 写进它的标准输入，"
+        "← 从它的标准输出读到。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
         (
             McpStep(McpClient.connect, (
                 "打招呼：报上协议版本、自己的能力和名字",
-                "服务器同意这个版本，报上能力、名字和使用说明",
+                "服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解",
                 "握手完成。这是通知：没有 id，没有答复",
             )),
-            McpStep(McpClient.tools, (
-                "有哪些工具？",
-                "每个工具的 inputSchema 由主机转给模型："
-                "OpenAI 叫 parameters，Anthropic 叫 input_schema",
-            )),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
+            *_same_steps(
+                (
+                    "有哪些工具？",
+                    "每个工具的 inputSchema 由主机转给模型："
+                    "OpenAI 叫 parameters，Anthropic 叫 input_schema",
+                ),
+                (
+                    "模型说要调用工具，主机替它发出 tools/call",
+                    "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
+                ),
+                (
+                    "有人想借计算器执行命令",
+                    "第一种错：工具说不行。这是正常的 result，isError 为 true，"
+                    "原因交给模型读，模型可以改了再来",
+                ),
+                (
+                    "调用一个不存在的工具",
+                    "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
+                ),
+            ),
             McpStep(lambda client: client.request("tools/destroy"), (
-                "调用一个不存在的方法", "没有这个方法：error，-32601",
+                "调用一个不存在的方法", "也是第二种错，只是代码不同：没有这个方法是 -32601",
             )),
         ),
     ),
     McpSession(
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
-        "同一个进程，同一根管道。版本和能力写在每个请求的 params._meta 里，服务器不用记住任何事；"
-        "结果多了 resultType，可缓存的结果还有 ttlMs 和 cacheScope。",
+        "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
+        "服务器不用记住前面说过什么。",
         (
             McpStep(McpClient.connect, (
                 "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
                 "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
             )),
-            McpStep(
-                McpClient.tools, ("有哪些工具？", "多了 resultType、ttlMs、cacheScope 和 _meta"),
+            *_same_steps(
+                (
+                    "请求里多了 _meta，其余和第一段一样",
+                    "结果多了 resultType（complete 是办完了）；"
+                    "列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用",
+                ),
+                ("同样只多了 _meta", "多了 resultType 和 _meta，内容一个字都没有变"),
+                ("还是那条命令", "第一种错没有变：办完了，但工具说不行"),
+                ("还是那个工具", "第二种错也没有变；error 里没有 resultType"),
             ),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
             McpStep(lambda client: client.request("ping"), (
-                "ping 在这一版里取消了", "所以它和别的不认识的方法一样：error，-32601",
+                "ping 在这一版里取消了", "所以它和别的不认识的方法一样，是 -32601",
             )),
         ),
     ),
+)
+MCP_DIFFERENCES = (
+    ("", "2025-11-25 及以前", "2026-07-28"),
+    ("开头", "initialize 握手", "没有握手"),
+    ("版本、能力", "握手时说一次，两边记住", "写在每个请求的 _meta 里"),
+    ("版本不合", "服务器回一个它会的版本", "error -32022，附上它会的版本"),
+    ("结果", "只有内容", "加 resultType，列表加缓存时间"),
+    ("去掉的方法", "", "initialize、ping、logging/setLevel 等"),
+)
+
+
+# Python keeps the compiled code of what is imported, but not of a script. Imported, this file is a
+# server in a third of the time and in half the memory. The folder takes the place of the current
+# one in the path, as for a script, so that no file there is taken for a module of ours.
+IMPORTED = (
+    "import os, sys; del sys.argv[0]; sys.path[0] = os.path.dirname(sys.argv[0]); "
+    "import w4d3_tools_mcp; sys.exit(w4d3_tools_mcp.main())"
 )
 
 
 def our_server(args) -> list[str]:
     """The command that starts this file as a server, with the tools and notes of these flags."""
-    command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
+    script = os.path.abspath(__file__)
+    renamed = os.path.basename(script) != "w4d3_tools_mcp.py"
+    command = [sys.executable, *([] if renamed else ["-c", IMPORTED]), script, "--mcp-server"]
     for path in getattr(args, "tools", None) or ():
         command += ["--tools", os.path.abspath(path)]
     if getattr(args, "notes", None):
@@ -9555,14 +9595,30 @@ def _mcp_kind(item: object) -> str:
     return "不是消息的一行"
 
 
+def _abridged(value: object) -> object:
+    """The value with long texts cut and lists shown by their first entry."""
+    match value:
+        case str() if len(value) > MCP_TEXT:
+            return value[:MCP_TEXT] + "…"
+        case [dict() as first, _, *_]:
+            return [_abridged(first), f"…… 还有 {len(value) - 1} 个"]
+        case list():
+            return [_abridged(item) for item in value]
+        case dict():
+            return {key: _abridged(item) for key, item in value.items()}
+    return value
+
+
 def mcp_message_lines(message: McpMessage, style: Style) -> list[str]:
     """One message: direction, what kind it is, the remark, and the JSON itself."""
     lines = [f"{message.direction} {style.paint(_mcp_kind(message.item), 'title')}"]
     if message.remark:
         lines += [style.paint("  " + line, "dim") for line in wrap(message.remark, style.width - 2)]
-    text = message.item if isinstance(message.item, str) else json_text(json_value(message.item))
+    value = json_value(message.item)
+    text = message.item if isinstance(message.item, str) else json_text(value)
     if len(text) > MCP_SHOWN:
-        text = f"{text[:MCP_SHOWN]} …… 共 {len(text)} 个字符"
+        notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
+        text = json_text(_abridged(value)) + notice
     return lines + ["  " + line for line in wrap(text, style.width - 2)] + [""]
 
 
@@ -9580,6 +9636,10 @@ def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item.lesson, style.width)
             yield ""
         elif isinstance(item, ToolRegistry):
+            yield "两代的差别"
+            yield from ("  " + line for line in table(MCP_DIFFERENCES))
+            yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
+            yield ""
             yield heading("第三段  模型通过 MCP 用工具", style)
             remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
             yield from wrap(remark, style.width)
@@ -9654,6 +9714,428 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item, style.width)
 
 
+# ── Examining a server ──
+# Only its lines are looked at, so it may be written in anything. A finding is a key of FAULTS and a
+# place. Observed with mcp 1.30.0 and 2.3.0, TypeScript SDK 1.32.2 and 2.4.0; hosts by their public
+# issues; November 2026.
+
+DOCTOR_SECONDS = 3.0  # for one answer
+SLOWEST_START = 10.0  # seconds until Codex gives up
+MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
+GRAVE = "[会坏]"  # in front of a finding that breaks a host
+_ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
+_WAITS, _ANSWER = "全部主机一直等到超时", "不认识的请求也要回 error（-32601），不要不出声"
+
+# what is wrong, which host it breaks and how (nothing: then it is advice), what to do
+FAULTS = {
+    # single lines
+    "BOM": ("有一行以 BOM 开头", _ALL, "输出不带 BOM 的 UTF-8"),
+    "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
+    "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
+    "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
+    "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
+    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
+    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
+    "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
+    "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
+    "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
+    # opening
+    "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
+    "slow": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
+    "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
+    "about": ("initialize 没有给 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "补上"),
+    "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
+    "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
+    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
+    "probe": ("不回答 server/discover", "官方 SDK 启动时多等 10 到 60 秒", _ANSWER),
+    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "no way back": ("答过 server/discover 就不再握手", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "locked": ("答过 server/discover 就不再握手", "Claude Code 连接不上", "按每条消息判断版本"),
+    "stateless": ("没有先问 server/discover 就不答复", "TypeScript SDK 2.4.0 没有工具", "单独答复"),
+    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
+    # lists
+    "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
+    "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
+    "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
+    "field": ("{}", _LIST, "补上"),
+    "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
+    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写它"),
+    "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
+    "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
+    "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
+    "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
+    "root": ('{}最外层不是 "type": "object"', "TypeScript SDK 拒绝整个列表", "补上"),
+    "$schema": ("{}声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema"),
+    "union": ("{}最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝", "移到属性里面"),
+    "part": ("{}的 properties 里有 true 一类", "TypeScript SDK 拒绝整个列表", "用 {} 代替"),
+    "big": ("{}超过 8 KB", "", "删去少用的参数，小模型读不下"),
+    # calls
+    "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
+    "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
+    "output": ("{}的结果不符合 outputSchema", "全部官方 SDK 拒绝这个结果", "两者要一致"),
+    "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
+    "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
+    "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
+    # manners
+    "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
+    "wrong lines": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
+    "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
+    "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
+    "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
+}
+
+WRONG_LINES = {
+    "不是 JSON 的一行": b"{not json\n",
+    "id 是 null 的请求": b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n',
+    "没有 jsonrpc 的请求": b'{"id":901,"method":"ping"}\n',
+    "params 是数组的请求": b'{"jsonrpc":"2.0","id":902,"method":"tools/list","params":[1]}\n',
+    "带 NaN 的请求": b'{"jsonrpc":"2.0","id":903,"method":"ping","params":{"x":NaN}}\n',
+    "嵌套十万层的 JSON": b"[" * 100_000 + b"]" * 100_000 + b"\n",
+}
+
+Findings = Iterator[tuple[str, object]]
+_HELLO = {"protocolVersion": LATEST_LEGACY.name, "capabilities": {}, "clientInfo": CLIENT_INFO}
+_ENVELOPE = {"_meta": {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}}
+
+
+def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None = None) -> object:
+    """The JSON value in a line, forgiving what some hosts do not; None if there is none."""
+    text = (line or b"").decode("utf-8", "replace").removeprefix("\ufeff")
+    try:
+        return json.loads(text, parse_constant=on_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+class Patient(StdioServer):
+    """A server under examination: its lines are kept as they came, and read if at all possible."""
+
+    def __init__(self, command: Sequence[str], patience: float):
+        self.patience = patience  # seconds for one answer
+        self.lines: list[bytes | None] = []
+        self.about: dict | None = {}  # the result of initialize; None: there was none
+        self.tools: list[dict] = []
+        self.name, self.modern = "", False
+        self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
+        super().__init__(command)
+
+    def _receive(self, line: bytes | None, waiting: dict) -> None:
+        self.lines.append(line)
+        with contextlib.suppress(RecursionError):
+            if isinstance(message := _loose_json(line), dict):
+                super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def ask(self, method: str, params: dict | None = None) -> dict:
+        """The reply; {} when there is none in time. Ids are as official clients choose them."""
+        try:
+            return self.send(request_message(next(self._ids), method, params), self.patience)
+        except ServerSilentError:
+            return {}
+
+    def reaction(self, line: bytes) -> list[object]:
+        """The replies that this line causes, told from others by a ping after it."""
+        before = len(self.lines)
+        self.write(line)
+        if not self.ask("ping"):
+            raise ServerSilentError("ping")
+        time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
+        replies = [m for m in map(_loose_json, self.lines[before:]) if "method" not in (m or ())]
+        return replies[1:]
+
+
+def _nulls(value: object, path: str) -> Findings:
+    """Every null that stands for a missing field; in defaults and enums it is a value."""
+    match value:
+        case None:
+            yield "null", path
+        case dict():
+            for key, item in value.items():
+                if key not in ("default", "enum", "const", "examples"):
+                    yield from _nulls(item, f"{path}.{key}")
+        case list():
+            for number, item in enumerate(value):
+                yield from _nulls(item, f"{path}[{number}]")
+
+
+def _in_line(line: bytes | None) -> Findings:
+    constants: list[str] = []
+    value = _loose_json(line, constants.append)
+    tests = {
+        "long": line is None,
+        "BOM": line and line.startswith(codecs.BOM_UTF8),
+        "bytes": line and line.decode("utf-8", "ignore").encode("utf-8") != line,
+        "noise": line and value is None and show(line.decode("utf-8", "replace").strip()),
+        "NaN": " 和 ".join(dict.fromkeys(constants)),
+        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
+        "no object": value is not None and not isinstance(value, dict),
+        "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
+        "null id": isinstance(value, dict) and value.get("id", 0) is None,
+    }
+    yield from ((key, found) for key, found in tests.items() if found)
+
+
+def _in_lines(lines: Sequence[bytes | None]) -> Findings:
+    for line in lines:
+        yield from _in_line(line)
+    answered = [
+        show(message["id"]) for line in lines
+        if isinstance(message := _loose_json(line), dict)
+        and "method" not in message and message.get("id") is not None
+    ]
+    if len(set(answered)) < len(answered):
+        yield "twice", ""
+
+
+def _in_schema(schema: object) -> Iterator[str]:
+    schema = schema if isinstance(schema, dict) else {}
+    parts = schema.get("properties", {})
+    tests = {
+        "root": schema.get("type") != "object",
+        "$schema": "$schema" in schema,
+        "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
+        "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
+        "big": len(json_text(json_value(schema))) > 8192,
+    }
+    yield from (key for key, found in tests.items() if found)
+
+
+def _in_tool(tool: dict, server: str) -> Findings:
+    name, text = tool.get("name"), str(tool.get("description") or "")
+    tests = {
+        "name": not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)),
+        "combined": len(f"{server}{name}") > MOST_COMBINED,
+        "no text": not text.strip(),
+        "text": len(text) > DESCRIPTION_LIMIT,
+    }
+    yield from ((key, show(name)) for key, found in tests.items() if found)
+    for key in ("inputSchema", "outputSchema"):
+        if key in tool:
+            yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
+
+
+_NEEDED = {
+    "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
+    "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
+}
+
+
+def _in_list(key: str, result: dict, server: str) -> Findings:
+    entries = result.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        yield "no list", key
+        return
+    yield from _nulls(result, "结果")
+    for number, entry in enumerate(entries):
+        for field in _NEEDED[key]:
+            if field not in entry:
+                yield "field", f"{key}[{number}] 没有 {field}"
+        if key == "tools":
+            yield from _in_tool(entry, server)
+    names = [show(entry.get("name")) for entry in entries]
+    if key in ("tools", "prompts") and len(set(names)) < len(names):
+        yield "names", key
+
+
+def _in_result(who: str, result: dict, output: object) -> Findings:
+    """What is wrong with the result of a call."""
+    content, value = result.get("content"), result.get("structuredContent")
+    kinds = {"text", "image", "audio", "resource", "resource_link"}
+    if not isinstance(content, list):
+        yield "content", who
+    elif not all(isinstance(block, dict) and block.get("type") in kinds for block in content):
+        yield "block", who
+    elif len(result_text(result)) > 1_000_000:
+        yield "too much", who
+    if isinstance(output, dict) and result.get("isError") is not True:
+        checkable = not check_schema(output)
+        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+            yield "output", who
+
+
+def _example(schema: object) -> object:
+    """Some value that the schema may accept."""
+    match schema:
+        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"examples": [value, *_]} | {"minimum": value}:
+            return value
+        case {"type": "object", **rest}:
+            parts = rest.get("properties") or {}
+            return {name: _example(parts.get(name)) for name in rest.get("required") or ()}
+        case {"type": str() as kind}:
+            return {"integer": 1, "number": 1, "boolean": False, "array": []}.get(kind, "test")
+    return "test"
+
+
+# The examination, one session after another; each stage asks and yields what it finds.
+
+
+def _opening(patient: Patient) -> Findings:
+    """The handshake as most hosts do it today."""
+    begin, result = time.monotonic(), None
+    with contextlib.suppress(ServerGoneError):
+        result = patient.ask("initialize", _HELLO).get("result")
+    took = time.monotonic() - begin
+    if not isinstance(result, dict):
+        patient.about = None
+        yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
+        return
+    patient.about = result
+    patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
+    if took > SLOWEST_START:
+        yield "slow", round(took)
+    if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
+        yield "version", show(result.get("protocolVersion"))
+    match result:
+        case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
+            patient.name = name
+        case _:
+            yield "about", ""
+    yield from _nulls(result, "initialize")
+    for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
+        if not patient.ask(method, params):
+            yield "window", method
+    patient.write(encode(notification_message("notifications/initialized")))
+
+
+def _offers(patient: Patient) -> Findings:
+    """The four lists with all their pages; the tools are kept for calling."""
+    offered = patient.about.get("capabilities")
+    offered = offered if isinstance(offered, dict) else {}
+    for capability, method, key, _ in _OFFERS:
+        params, cursors = None, set()
+        for _ in range(MOST_PAGES):
+            reply = patient.ask(method, params)
+            result = reply.get("result")
+            if not isinstance(result, dict):
+                yield "list" if capability in offered or not reply else "undeclared", method
+                break
+            yield from _in_list(key, result, patient.name)
+            if key == "tools" and isinstance(result.get(key), list):
+                patient.tools += result[key]
+            params = {"cursor": result.get("nextCursor")}
+            if not isinstance(params["cursor"], str):
+                break
+            if params["cursor"] in cursors:
+                yield "cursor", method
+                break
+            cursors.add(params["cursor"])
+
+
+def _calls(patient: Patient) -> Findings:
+    """Calls that do no harm: of no tool at all, and of tools that say they only read."""
+    calls = [("不存在的工具", "no_such_tool", {}, None)]
+    for tool in patient.tools:
+        match tool:
+            case {
+                "name": name, "inputSchema": {"type": "object"} as schema,
+                "annotations": {"readOnlyHint": True},
+            } if not check_schema(schema):
+                arguments = _example(schema)
+                if not validate_arguments(arguments, schema):
+                    calls.append((f"工具 {show(name)} ", name, arguments, tool.get("outputSchema")))
+    for who, name, arguments, output in calls:
+        reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
+        if not reply:
+            yield "silent", f"调用{who}"
+        elif isinstance(reply.get("result"), dict):
+            yield from _in_result(who, reply["result"], output)
+    if not patient.ask("no/such/method"):
+        yield "unknown", ""
+    if not patient.ask("initialize", _HELLO):
+        yield "again", ""
+
+
+def _manners(patient: Patient) -> Findings:
+    """What it makes of wrong lines, of a notification, and of the end of its input."""
+    silent = []
+    for name, line in WRONG_LINES.items():
+        try:
+            if not patient.reaction(line):
+                silent.append(name)
+        except McpError:
+            yield "fragile", name
+            return
+    if silent:
+        yield "wrong lines", "、".join(silent)
+    if patient.reaction(encode(notification_message("notifications/no_such"))):
+        yield "notified", ""
+    patient.process.stdin.close()
+    if not patient.ended(CLOSE_SECONDS):
+        yield "end", ""
+
+
+def _modern_keys(method: str, result: dict) -> Findings:
+    missing = [key for key in ("resultType", "ttlMs", "cacheScope") if result.get(key) is None]
+    if missing:
+        yield "modern", f"{method} 结果缺少 {'、'.join(missing)}"
+
+
+def _probe(patient: Patient) -> Findings:
+    """What clients of 2026-07-28 do first, and hosts that go back to the handshake after it."""
+    try:
+        reply = patient.ask("server/discover", _ENVELOPE)
+    except ServerGoneError:
+        yield "probe kills", ""
+        return
+    if not reply:
+        yield "probe", ""
+    result = reply.get("result")
+    versions = result.get("supportedVersions") if isinstance(result, dict) else None
+    patient.modern = isinstance(versions, list) and MODERN.name in versions
+    if patient.modern:
+        yield from _modern_keys("server/discover", result)
+    if "result" not in patient.ask("initialize", _HELLO):
+        yield "locked" if patient.modern else "no way back", ""
+
+
+def _stateless(patient: Patient) -> Findings:
+    """The first line is an enveloped request: TypeScript clients probe another process."""
+    result = patient.ask("tools/list", _ENVELOPE).get("result")
+    if isinstance(result, dict):
+        yield from _modern_keys("tools/list", result)
+    else:
+        yield "stateless", ""
+
+
+_STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
+
+
+def mcp_examine(command: Sequence[str]) -> Findings:
+    """Every finding about a server, each once; it is started up to three times, as hosts do."""
+    seen: dict[tuple[str, str], None] = {}
+    patience = 3 * SLOWEST_START
+    for stages in _STAGES:
+        found: list[tuple[str, object]] = []
+        with Patient(command, patience) as patient:
+            try:
+                for stage in stages:
+                    if patient.about is not None:
+                        found += stage(patient)
+            except McpError as error:
+                found.append(("died", " ".join(str(error).split())))
+        found += _in_lines(patient.lines)
+        patience = patient.patience
+        seen |= dict.fromkeys((key, str(where)) for key, where in found)
+        if patient.about is None or _probe in stages and not patient.modern:
+            break
+    yield from seen
+
+
+def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
+    """One line for each finding, grave ones first, and a verdict."""
+    rows = [
+        (what.format(where), breaks, fix)
+        for key, where in mcp_examine(command) for what, breaks, fix in [FAULTS[key]]
+    ]
+    for what, breaks, fix in sorted(rows, key=lambda row: not row[1]):
+        mark = GRAVE if breaks else "[建议]"
+        yield "。".join(filter(None, (f"{mark} {what}", breaks, fix))) + "。"
+    grave = sum(bool(breaks) for _, breaks, _ in rows)
+    advice = len(rows) - grave
+    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else "没有发现问题。"
+
+
 # ── Registering with a host ──
 
 
@@ -9722,6 +10204,9 @@ def mcp_config_text(name: str, command: Sequence[str], style: Style) -> Iterator
     yield "写进这个文件："
     yield from ("  " + line for line in table(host.places))
     yield host.hint
+    if "-c" in command:
+        hint = "-c 后面那一段只为启动快（用上编译好的缓存），去掉 -c 和它也能用。"
+        yield from wrap(hint, style.width)
 
 
 def claude_config_path() -> str:
@@ -10072,6 +10557,15 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
     return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
 
 
+def run_mcp_doctor(args, style: Style) -> Iterator[str]:
+    """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
+    *findings, verdict = mcp_doctor_text(args.rest or our_server(args))
+    yield from findings
+    yield verdict
+    if any(line.startswith(GRAVE) for line in findings):
+        raise SystemExit(1)
+
+
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
     if args.write:
@@ -10364,6 +10858,10 @@ COMMANDS = (
         "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
         run_mcp_demo,
     ),
+    Command(
+        "--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
+        run_mcp_doctor,
+    ),
     Command("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run_mcp_server),
     Command(
         "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
@@ -10636,6 +11134,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # a command whose lines have said all
+        return end.code
     except Exception as error:
         return _failed(error)
 
