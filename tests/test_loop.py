@@ -164,7 +164,6 @@ def test_all_tools_of_a_turn_share_one_deadline():
         clock=clock,
     )
     assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out"] * 6
-    assert threading.active_count() < 30  # one timer for the turn, not one per call in a row
 
 
 def test_a_tool_may_set_its_own_time():
@@ -179,7 +178,8 @@ def test_a_tool_may_set_its_own_time():
 def test_a_repeated_call_gets_the_old_result_and_the_third_time_stops():
     ran = []
     same = [calls(("t", {"n": 1}))] * 3
-    messages, events = run(same, [tool("t", lambda a: ran.append(1) or "结果")])
+    reads = tool("t", lambda a: ran.append(1) or "结果", labels={"read_only"})
+    messages, events = run(same, [reads])
     assert ran == [1]
     assert results(messages)[1] == f"结果\n{REPEATED}"
     assert events[-1].reason == "same_call" and events[-1].turns == 3
@@ -215,10 +215,10 @@ def test_a_tool_that_raises_what_it_likes_still_gets_one_result():
     def run_(args):
         raise KeyboardInterrupt
 
-    messages, _ = run(
+    messages, events = run(
         [calls(("t", {})), Turn("好")], [tool("t", run_)], limits=Limits(seconds=None)
     )
-    assert "中断" in results(messages)[0]
+    assert "KeyboardInterrupt" in results(messages)[0] and events[-1].reason == "answered"
 
 
 def test_another_call_between_starts_the_count_again():
@@ -245,9 +245,10 @@ def test_a_limit_refuses_the_pending_calls_and_keeps_the_last_text(limits, turn,
 
 def test_limits_can_be_switched_off():
     script = [calls(("t", {"n": 1}), usage=Usage(10**9, 0))] * 30 + [Turn("好")]
-    off = Limits(turns=None, tokens=None, same_call=None, seconds=None)
-    messages, events = run(script, [tool("t", lambda a: "r")], limits=off)
-    assert events[-1].reason == "answered"
+    off = Limits(*[None] * len(Limits._fields))
+    reads = tool("t", lambda a: "r" * 9999, labels={"read_only"})
+    messages, events = run(script, [reads], limits=off)
+    assert events[-1].reason == "answered" and len(results(messages)[0]) == 9999
     assert results(messages)[-1].count(REPEATED) == 1
 
 
