@@ -2078,9 +2078,8 @@ class Tool(NamedTuple):
     """A tool as the registry keeps it. `run` takes one dict of valid arguments, never **kwargs.
 
     seconds and characters are the tool's own limits (None: the loop's); output is the JSON Schema
-    of the result where it is an object. Labels also decide about the same call in the next turn: it
-    is not run again if the tool `sends`, is `irreversible`, or is `read_only` without reading the
-    outside world (`untrusted`). What is `live` (a poll, a clock) or has no label runs again.
+    of the result where it is an object. A model that repeats a call in the next turn is given the
+    old result; label a tool `live` when its result changes (a poll, a clock): it always runs.
     """
 
     name: str
@@ -2117,14 +2116,8 @@ class Tool(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """True when a call changes the world outside."""
+        """True when a call changes the world outside; such calls run one by one."""
         return not self.labels.isdisjoint(("sends", "irreversible"))
-
-    @property
-    def settled(self) -> bool:
-        """True when the same call again need not run, or must not."""
-        reads = "read_only" in self.labels and "untrusted" not in self.labels
-        return "live" not in self.labels and (self.acts or reads)
 
     def schema(self) -> dict:
         """What a model needs to know: {"name", "description", "parameters"}, a copy."""
@@ -5759,7 +5752,7 @@ SLICE = 0.5  # seconds of one wait; Windows notices Ctrl-C only between two wait
 
 INTERRUPTED = "用户中断，没有等到这次调用的结果；它如果已经开始执行，操作可能已经发生。"
 REPEATED = "（这是同样的调用第二次，结果与上次相同：请直接用它回答，不要再调用。）"
-NOT_AGAIN = "（同样的调用上次已经执行过，没有再执行一次：以上是上次的结果。）"
+LATE = "（这是超时的那次调用后来给出的结果，没有再执行一次。）"
 
 
 class Limits(NamedTuple):
@@ -5961,19 +5954,18 @@ class _Memory:
         return max(self.streak.values(), default=0)
 
     def answer(self, job: _Job) -> ToolResult | None:
-        """The result of a call that must not run now, or need not run again; see Tool."""
+        """The result of a call that must not run now, or need not run again."""
         same_tool = (old for old in self.ran.values() if old.call.name == job.call.name)
         if job.tool.acts and any(old.running for old in same_tool):
             text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
             return ToolResult(text, "limited")
         old = self.ran.get(job.key)
-        if not (job.tool.settled and old and old.outcome) or old.outcome.is_error:
+        if "live" in job.tool.labels or not (old and old.outcome) or old.outcome.is_error:
             return None
-        late = old.outcome is not old.result  # the model does not know yet how it ended
+        late = old.outcome is not old.result
         if not late and self.streak[job.key] < 2:
             return None
-        note = NOT_AGAIN if late or job.tool.acts else REPEATED
-        return old.outcome._replace(text=f"{old.outcome.text}\n{note}")
+        return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
 
 def _cut_off(turn: Turn, index: int) -> bool:

@@ -178,8 +178,7 @@ def test_a_tool_may_set_its_own_time():
 def test_a_repeated_call_gets_the_old_result_and_the_third_time_stops():
     ran = []
     same = [calls(("t", {"n": 1}))] * 3
-    reads = tool("t", lambda a: ran.append(1) or "结果", labels={"read_only"})
-    messages, events = run(same, [reads])
+    messages, events = run(same, [tool("t", lambda a: ran.append(1) or "结果")])
     assert ran == [1]
     assert results(messages)[1] == f"结果\n{REPEATED}"
     assert events[-1].reason == "same_call" and events[-1].turns == 3
@@ -246,8 +245,7 @@ def test_a_limit_refuses_the_pending_calls_and_keeps_the_last_text(limits, turn,
 def test_limits_can_be_switched_off():
     script = [calls(("t", {"n": 1}), usage=Usage(10**9, 0))] * 30 + [Turn("好")]
     off = Limits(*[None] * len(Limits._fields))
-    reads = tool("t", lambda a: "r" * 9999, labels={"read_only"})
-    messages, events = run(script, [reads], limits=off)
+    messages, events = run(script, [tool("t", lambda a: "r" * 9999)], limits=off)
     assert events[-1].reason == "answered" and len(results(messages)[0]) == 9999
     assert results(messages)[-1].count(REPEATED) == 1
 
