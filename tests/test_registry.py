@@ -1,12 +1,18 @@
 """§4: registration refuses what hosts refuse; a call always gives a result."""
 
 import asyncio
+import contextvars
+import copy
 import dataclasses
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import math
+import subprocess
+import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -19,6 +25,7 @@ from w4d3_tools_mcp import (
     LABELS,
     RESULT_CHARACTERS,
     RESULT_STATUS,
+    STREAM_ITEMS,
     SchemaError,
     Tool,
     ToolCall,
@@ -66,6 +73,9 @@ def test_legal_names_are_taken(name):
     assert ToolRegistry([tool(name=name)]).names == [name]
 
 
+BAD = [0, -1, math.inf, math.nan, 1e20, "5", True, [5]]
+
+
 @pytest.mark.parametrize(
     "fault, options",
     [
@@ -73,6 +83,15 @@ def test_legal_names_are_taken(name):
         ("缺少说明", {"description": None}),
         ("上限", {"description": "长" * 1025}),
         ("标签", {"labels": frozenset({"nonsense"})}),
+        ("标签", {"labels": {"read_only", 5}}),
+        ("标签", {"labels": [["read_only"]]}),
+        ("标签", {"labels": "read_only"}),
+        ("标签", {"labels": None}),
+        ("run", {"run": None}),
+        ("title", {"title": None}),
+        ("output", {"output": "{}"}),
+        *((f"{name} 应该是大于 0", {name: bad}) for name in ("seconds", "characters") for bad in BAD),
+        ("characters", {"characters": 1.5}),
         ("参数模式", {"parameters": {"type": "array"}}),
         ("参数模式", {"parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}),
         ("参数模式", {"parameters": "{}"}),
@@ -81,6 +100,28 @@ def test_legal_names_are_taken(name):
 def test_bad_definitions_raise_at_registration(fault, options):
     with pytest.raises(SchemaError, match=fault):
         ToolRegistry([tool(**options)])
+
+
+def test_every_fault_of_a_definition_is_named_at_once():
+    with pytest.raises(SchemaError) as caught:
+        ToolRegistry([tool(title=5, seconds="x", labels=None)])
+    assert all(word in str(caught.value) for word in ("a_tool", "title", "seconds", "labels"))
+
+
+def test_characters_that_cannot_be_sent_are_replaced():
+    odd = tool(description="说明\ud800", title="\udfff", parameters={**EMPTY, "title": "\ud800"})
+    registry = ToolRegistry([odd])
+    json.dumps([registry.schemas(), registry["a_tool"].title], ensure_ascii=False).encode("utf-8")
+
+
+def test_nobody_outside_can_change_a_registered_tool():
+    parameters = copy.deepcopy(EMPTY)
+    registry = ToolRegistry([tool(parameters=parameters)])
+    before = copy.deepcopy(registry.schemas())
+    parameters["properties"]["n"] = {"type": "integer"}
+    registry.schemas()[0]["parameters"]["properties"]["m"] = {}
+    registry["a_tool"].schema()["parameters"]["required"] = ["m"]
+    assert registry.schemas() == before and call(registry).text == "好"
 
 
 def test_a_taken_name_is_refused():
@@ -114,6 +155,16 @@ def test_a_function_may_carry_its_own_options():
 
     slow.tool = {"title": "慢工具", "seconds": 5.0}
     assert ToolRegistry([slow])["slow"].title == "慢工具"
+
+
+@pytest.mark.parametrize("own", [{"colour": "red"}, {5: 1}, 5, "title"])
+def test_options_that_do_not_exist_are_refused_by_name(own):
+    def slow():
+        """慢。"""
+
+    slow.tool = own
+    with pytest.raises(SchemaError, match="slow.*labels.*seconds"):
+        ToolRegistry([slow])
 
 
 def test_a_function_without_docstring_is_refused_by_name():
@@ -194,6 +245,82 @@ def test_async_functions_run_inside_a_running_event_loop():
     assert asyncio.run(host()) == "2"
 
 
+VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
+
+
+async def reads_variable() -> str:
+    """读变量。"""
+    return VARIABLE.get()
+
+
+async def numbers(count):
+    for number in range(count):
+        yield number
+
+
+async def gives_generator():
+    return numbers(2)
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: numbers(3), "[0, 1, 2]"),
+        (gives_generator, "[0, 1]"),
+        (lambda: numbers(0), "[]"),
+        (lambda: numbers(10**9), None),
+    ],
+)
+def test_asynchronous_generators_are_read_to_a_bound(make, text):
+    result = call(ToolRegistry([tool(lambda args: make())]), characters=None)
+    assert result.status == "ok" and text in (result.text, None)
+    assert text or (len(result.value) == STREAM_ITEMS + 1 and "太长" in result.value[-1])
+
+
+def test_context_variables_reach_async_tools():
+    VARIABLE.set("here")
+    assert call(ToolRegistry([reads_variable]), "reads_variable").text == "here"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_an_async_tool_that_raises_what_it_likes_becomes_a_result(error):
+    async def fails():
+        raise error
+
+    results = []
+    registry = ToolRegistry([tool(lambda args: fails())])
+
+    def work():  # as in the loop: Ctrl-C itself goes to the main thread only
+        try:
+            results.append(call(registry).status)
+        except KeyboardInterrupt:
+            results.append("failed")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert results == ["failed"]
+
+
+def test_a_process_does_not_wait_for_async_tools_that_never_end():
+    code = """
+import asyncio, threading, w4d3_tools_mcp as w
+async def hangs() -> int:
+    "一直等。"
+    begun.set()
+    await asyncio.sleep(3600)
+begun = threading.Event()
+call = w.ToolRegistry([hangs]).call
+threading.Thread(target=call, args=[w.ToolCall("", "hangs", "")], daemon=True).start()
+print(begun.wait(20))
+"""
+    root = Path(__file__).resolve().parent.parent
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, timeout=60, encoding="utf-8"
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("True\n", "", 0)
+
+
 class Pair(NamedTuple):
     a: int
     b: str
@@ -245,6 +372,35 @@ def endless():
         yield 1
 
 
+def nested_generators():
+    while True:
+        yield nested_generators()
+
+
+class BrokenRepr:
+    def __repr__(self):
+        raise SystemExit
+
+
+class LongRepr:
+    def __repr__(self):
+        return "x" * 10**6
+
+
+def shared():
+    items = [1]
+    for _ in range(60):  # 2**60 items when written out
+        items = [items, items]
+    return items
+
+
+def deep():
+    items = []
+    for _ in range(100_000):
+        items = [items]
+    return items
+
+
 def self_containing():
     items = []
     items.append(items)
@@ -255,6 +411,17 @@ def self_containing():
     "make",
     [
         endless,
+        nested_generators,
+        lambda: itertools.count(),
+        lambda: {"a": [endless(), endless()]},
+        lambda: iter([range(10**9)] * 3),
+        lambda: range(10**9),
+        lambda: {"a": range(10**9), "b": range(10**9)},
+        shared,
+        deep,
+        BrokenRepr,
+        LongRepr,
+        lambda: [BrokenRepr(), LongRepr()],
         self_containing,
         lambda: 10**5000,
         object,
@@ -289,6 +456,12 @@ class BrokenMessage(Exception):
         (RecursionError("deep"), "RecursionError"),
         (MemoryError(), "MemoryError"),
         (BrokenMessage(), "BrokenMessage"),
+        (type("Ends", (Exception,), {"__str__": lambda e: sys.exit()})(), "Ends"),
+        (type("Odd", (Exception,), {"__str__": lambda e: 5, "__repr__": lambda e: 5})(), "Odd"),
+        (type("Mute", (ToolError,), {"__str__": lambda e: sys.exit()})(), "没有说明"),
+        (ToolError(), "没有说明"),
+        (GeneratorExit(), "GeneratorExit"),
+        (ValueError("x" * 10**7), "xxx…"),
         (ValueError("a\nb\n  c"), "ValueError: a b c"),
         (ValueError("\ud800"), "ValueError: ?"),
         (StopIteration(), "StopIteration"),
