@@ -90,7 +90,11 @@ BAD = [0, -1, math.inf, math.nan, 1e20, "5", True, [5]]
         ("run", {"run": None}),
         ("title", {"title": None}),
         ("output", {"output": "{}"}),
-        *((f"{name} 应该是大于 0", {name: bad}) for name in ("seconds", "characters") for bad in BAD),
+        *(
+            (f"{name} 应该是大于 0", {name: bad})
+            for name in ("seconds", "characters")
+            for bad in BAD
+        ),
         ("characters", {"characters": 1.5}),
         ("参数模式", {"parameters": {"type": "array"}}),
         ("参数模式", {"parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}),
@@ -481,9 +485,22 @@ def test_a_failing_tool_becomes_one_line(error, said):
         "ghp_abcdefghijklmnop1234",
         "AKIAABCDEFGHIJKLMNOP",
         "eyJhbGciOi.eyJzdWIiOi.abcdefgh",
+        "sk-proj-4fJ_x-9aBcdEfGh12345",
+        "sk-ant-api03-AbCd1234EfGh",
+        "sk_live_51Habcdefghijklm",
+        "github_pat_11ABCDEFG0abcdefghijkl_XYZ",
+        "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+        "glpat-xYz12_ab34cdEFghIJ",
+        "xoxb-123456789012-abcdefGHIJ",
+        "xapp-1-A0123456789-abcdef",
+        "hf_AbCdEfGhIjKlMnOpQrSt",
+        "npm_abcdefghij0123456789",
+        "ASIAABCDEFGHIJKLMNOP",
     ],
 )
-@pytest.mark.parametrize("form", ["key {}", "https://x/?k={}", "'{}'", "Authorization: Bearer {}"])
+@pytest.mark.parametrize(
+    "form", ["key {}", "密钥{}失败", "https://x/?k={}", "'{}'", "Authorization: Bearer {}"]
+)
 def test_keys_do_not_reach_the_model(secret, form):
     assert secret not in error_text(ValueError(form.format(secret)))
 
@@ -493,12 +510,53 @@ def test_keys_do_not_reach_the_model(secret, form):
     [
         ("No such file: '/home/someone/private/notes.md'", "/home", "notes.md"),
         (r"cannot open C:\Users\someone\notes.md", "someone", "notes.md"),
+        (r"cannot open C:\Program Files\Some One\notes.md", "Some", "notes.md"),
+        (r"cannot open C:\Program Files (x86)\Acme\notes.md", "Acme", "notes.md"),
+        (r"cannot open C:\Users\someone", "someone", "~"),
+        (r"No such file: 'C:\\Users\\someone\\notes.md'", "someone", "notes.md"),
+        ("cannot open C:/Users/someone/notes.md", "someone", "notes.md"),
+        (r"打开D:\数据\用户\notes.md失败", "用户", "notes.md失败"),
+        (r"cannot open \\server\share\dir\notes.md", "server", "notes.md"),
+        (r"cannot open '\\\\server\\share\\notes.md'", "server", "notes.md"),
+        ("see file:///home/someone/notes.md", "someone", "notes.md"),
+        ("see file:///C:/Users/someone/notes.md", "someone", "notes.md"),
+        ("see file://server/share/notes.md", "server", "notes.md"),
+        ("找不到/home/someone/notes.md", "someone", "找不到notes.md"),
+        ("文件：/home/someone/notes.md，", "someone", "notes.md，"),
+        ("读取/etc/passwd失败", "/etc", "passwd失败"),
+        ("打开/数据", "nothing", "打开/数据"),
+        ("error:/home/someone/notes.md", "someone", "notes.md"),
+        ("path=/home/someone/notes.md", "someone", "notes.md"),
+        ("(/home/someone/notes.md)", "someone", "(notes.md)"),
+        ("not allowed: /home/someone", "someone", "~"),
+        ("use /a/b or /c/d", "/a", "use b or d"),
         ("~/secret/dir/file.txt missing", "secret", "file.txt"),
-        ("password=hunter2 wrong", "hunter2", "password"),
-        ("api_key: abc123", "abc123", "api_key"),
-        ('{"token": "abc123"}', "abc123", "token"),
-        ("postgres://user:pw@host/db", "pw@", "host"),
         ("/home/a b/with blank/x.py failed", "with blank", "x.py"),
+        ("password=hunter2 wrong", "hunter2", "password"),
+        ('password="my secret pw" wrong', "secret pw", "wrong"),
+        ("{'password': 'hunter 2'}", "hunter", "password"),
+        ("pwd=hunter2", "hunter2", "pwd"),
+        ("密码：hunter2", "hunter2", "密码"),
+        ("密码:hunter2", "hunter2", "密码"),
+        ("口令＝hunter2", "hunter2", "口令"),
+        ("api_key: abc123", "abc123", "api_key"),
+        ("设置api_key=abc123", "abc123", "api_key"),
+        ('{"token": "abc123"}', "abc123", "token"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "FEMI", "AWS_SECRET"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "K7MD", "AWS_SECRET"),
+        ("Server=x;Pwd=hunter2;Database=d", "hunter2", "Database=d"),
+        ("Authorization: Basic dXNlcjpwYXNz", "dXNl", "Authorization"),
+        ("Authorization: Token abc", "abc", "Authorization"),
+        ("{'Authorization': 'Bearer abc'}", "abc", "Authorization"),
+        ("sent Basic dXNlcjpwYXNzd29yZA== to x", "dXNl", "to x"),
+        ("sent bearer abcdef to x", "abcdef", "to x"),
+        ("postgres://user:pw@host/db", "pw@", "host"),
+        ("postgresql+psycopg2://user:p@ss@host/db", "ss@", "host"),
+        ("redis://:pw@localhost:6379/0", "pw@", "localhost:6379/0"),
+        ("https://x/?key=abc123&b=1", "abc123", "b=1"),
+        ("https://x/y?a=1&sig=abc123", "abc123", "a=1"),
+        ("-----BEGIN RSA PRIVATE KEY----- MIIabc -----END RSA PRIVATE KEY----- x", "MII", " x"),
+        ("-----BEGIN PRIVATE KEY----- MIIabc", "MII", "已隐去"),
     ],
 )
 def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
@@ -507,10 +565,28 @@ def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
 
 
 @pytest.mark.parametrize(
-    "message", ["5 km/h", "2026/11/30", "and/or", "1/2 + 3/4", "n/a", "http://host/a/b"]
+    "message",
+    """sk-learn-estimator-failed|sk-learn-estimator-failed-2024|skipped_connections_total
+    hf_hub_download_failed|pk_users_v2_constraint|max_tokens: 4096|monkey=banana|primary key: id
+    KeyError: 'token'|token 已过期|密码错误|Bearer token missing|basic understanding of things
+    Basic JavaScript course|5 km/h|2026/11/30|and/or|1/2 + 3/4|n/a|http://host/a/b|a / b/c / d
+    https://host:8080/v1/models/x|输入/输出/错误|中/英/日/韩|价格 元/GB/月|支持mp3/wav/flac格式
+    </body></html>|+/- 5/6|C++ / Rust|application/json|text/html, */*|ratio 3:4|10:30:00|x: y
+    use (a/b) or c/d|http://[::1]/a/b""".replace("\n    ", "|").split("|"),
 )
-def test_ordinary_slashes_stay(message):
+def test_ordinary_words_and_slashes_stay(message):
     assert message in error_text(ValueError(message))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    """a a- /a /a/ a/ \\ (a) /(a)(b) eyJ. : ://: sk- sk-a ?key= /home C: token: a+. api_ aB1/
+    Basic -----BEGIN~PRIVATE~KEY----- ~ ~/ \\\\a' password=" """.split(),
+)
+def test_hiding_takes_no_more_than_a_moment(piece):
+    text = piece.replace("~", " ") * 10**5
+    assert len(error_text(ValueError(text))) < 400
+    assert len(error_text(ValueError("/" + text))) < 400
 
 
 def test_long_results_are_cut_and_say_so():
@@ -521,11 +597,18 @@ def test_long_results_are_cut_and_say_so():
 def test_a_tool_may_set_its_own_length():
     assert len(call(ToolRegistry([tool(lambda args: "字" * 5000, characters=4000)])).text) <= 4000
     assert len(call(ToolRegistry([tool(lambda args: "字" * 5000)]), characters=90).text) <= 90
+    assert len(call(ToolRegistry([tool(lambda args: "字" * 5000)]), characters=None).text) == 5000
 
 
-@given(st.text(max_size=200), st.integers(40, 120))
+def test_errors_of_every_kind_are_cut_too():
+    many = ToolRegistry([tool(name=f"tool_{n}") for n in range(2000)])
+    assert len(call(many, "nothing").text) <= RESULT_CHARACTERS
+    assert len(call(raising(ToolError("长" * 10**5)), characters=50).text) <= 50
+
+
+@given(st.text(max_size=200), st.integers(1, 120))
 def test_cut_never_exceeds_its_limit(text, limit):
-    assert len(cut(text, limit)) <= limit or len(text) <= limit
+    assert len(cut(text, limit)) <= limit
     assert cut(text, limit) == text or len(text) > limit
 
 
@@ -537,6 +620,40 @@ def test_an_unknown_name_gets_the_list_of_tools(name):
 
 def test_the_closest_name_is_suggested():
     assert "是不是想调用 a_tool" in call(ToolRegistry([tool()]), "atool").text
+
+
+class Unreadable:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+class Unhashable(str):
+    __hash__ = None
+
+
+def repr_of(value):
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        5,
+        "a_tool",
+        object(),
+        {"name": "a_tool"},
+        Unreadable(),
+        ToolCall("", Unhashable("a_tool"), "{}"),
+        ToolCall("", "a_tool", Unreadable()),
+        ToolCall("", "a_tool", {1: 2, (3,): {4}, "x": object()}),
+        ToolCall("", "a_tool", {"x": math.nan}),
+    ],
+    ids=repr_of,
+)
+def test_a_call_of_any_shape_gives_a_result(odd):
+    result = ToolRegistry([tool()]).call(odd)
+    assert result.is_error and result.text and result.status in RESULT_STATUS
 
 
 @pytest.mark.parametrize(
