@@ -2036,6 +2036,8 @@ def json_value(value: object) -> object:
             return _whole(odd)
         if isinstance(odd, float):  # NaN and infinities are no JSON; their names at least say so
             return str(odd)
+        if isinstance(odd, int):  # with more digits than Python writes
+            return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
         if not isinstance(odd, Iterator):
             return _whole(short.repr(odd))
         items = []
@@ -6095,11 +6097,11 @@ class MockLLM:
 
 
 def last_result(messages: list[dict]) -> object:
-    """The newest tool message as a JSON value, or as text where it is no JSON."""
-    text = next(m["content"] for m in reversed(messages) if m["role"] == "tool")
+    """The newest tool message as a JSON value, or as text where it is no JSON; None without one."""
+    text = next((m["content"] for m in reversed(messages) if m["role"] == "tool"), "null")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
