@@ -221,22 +221,21 @@ def test_a_live_tool_runs_every_time_and_is_never_a_repetition():
 class Acting:
     """A tool that acts, and goes on after its time is up until `let_go`."""
 
-    def __init__(self, label, name="pay"):
-        self.began, self.ended, self.go = [], threading.Event(), threading.Event()
-        self.tool = tool(name, self._run, labels={label}, seconds=0.05)
+    def __init__(self, label):
+        self.began, self.go = [], threading.Event()
+        self.tool = tool("pay", self._run, labels={label}, seconds=0.05)
 
     def _run(self, args):
+        self.thread = threading.current_thread()
         self.began.append(args)
         assert self.go.wait(10)
-        self.ended.set()
         return "付了"
 
     def let_go(self, messages):
+        """An answer of the model that waits for the end of the call and makes it again."""
         self.go.set()
-        assert self.ended.wait(10)
-        while any(t.name.startswith("pay") for t in threading.enumerate()):
-            pass
-        return Turn("", (ToolCall("id0", "pay", '{"n": 1}'),), "tool_calls")
+        self.thread.join(10)
+        return calls(("pay", {"n": 1}))
 
 
 @pytest.mark.parametrize("label", ["sends", "irreversible"])
