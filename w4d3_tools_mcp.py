@@ -1971,7 +1971,6 @@ LABELS = {
     "irreversible": "操作不可撤销",
 }
 
-
 # What a failing tool says may hold keys and paths of this machine; the model needs neither.
 _GONE = "[已隐去]"
 # A key is known by its beginning and by a body that looks random; sk-learn-estimator is no key.
@@ -2014,9 +2013,8 @@ def error_text(error: BaseException) -> str:
     message = " ".join(_said(error)[:10 * ERROR_CHARACTERS].split())
     for pattern, replacement in _PRIVATE:
         message = pattern.sub(replacement, message)
-    if len(message) > ERROR_CHARACTERS:
-        message = message[:ERROR_CHARACTERS] + "…"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    message = _cut(message, ERROR_CHARACTERS)
+    return ": ".join(filter(None, (type(error).__name__, message)))
 
 
 def _whole(text: str) -> str:
@@ -2258,9 +2256,10 @@ class ToolRegistry:
         tool, repairs = None, []
         try:
             tool = self.get(call.name)
-            result = self._result(call, tool, repairs)
+            result = self._run(tool, call, repairs)
         except ToolError as error:
-            result = ToolResult(_said(error) or "工具没有说明原因", "failed")
+            status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
+            result = ToolResult(_said(error) or "工具没有说明原因", status)
         except KeyboardInterrupt:  # the user's, not the tool's
             raise
         except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
@@ -2269,17 +2268,14 @@ class ToolRegistry:
         limit = tool and tool.characters or characters
         return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
 
-    def _result(self, call: ToolCall, tool: Tool | None, repairs: list[str]) -> ToolResult:
+    def _run(self, tool: Tool | None, call: ToolCall, repairs: list[str]) -> ToolResult:
         if tool is None:
             return ToolResult(self._unknown(call.name), "unknown_tool")
-        try:
-            args = parse_arguments(call.arguments)
-        except ArgumentsError as error:
-            return ToolResult(str(error), "bad_arguments")
+        args = parse_arguments(call.arguments)
         if self.coerce:
             args, repairs[:] = repair_arguments(args, tool.parameters)
         if problems := validate_arguments(args, tool.parameters):
-            return ToolResult(explain(problems), "bad_arguments")
+            raise ArgumentsError(explain(problems))
         value = json_value(_awaited(tool.run(args)))
         return ToolResult(value if isinstance(value, str) else json_text(value), value=value)
 
@@ -5885,10 +5881,6 @@ class _Job:
         self.started, self.done = False, threading.Event()
         self._lock = threading.RLock()
 
-    @property
-    def running(self) -> bool:
-        return self.started and self.outcome is None
-
     def finish(self, result: ToolResult, seconds: float | None = None) -> None:
         with self._lock:
             if self.result is None:
@@ -5947,7 +5939,7 @@ class _Memory:
 
     def __init__(self):
         self.streak: dict[tuple[str, str], int] = {}  # in how many turns in a row
-        self.ran: dict[tuple[str, str], _Job] = {}  # the last with these arguments
+        self.ran: list[_Job] = []
 
     def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
@@ -5957,12 +5949,12 @@ class _Memory:
 
     def answer(self, job: _Job) -> ToolResult | None:
         """The result of a call that must not run now, or need not run again."""
-        same_tool = (old for old in self.ran.values() if old.call.name == job.call.name)
-        if job.tool.acts and any(old.running for old in same_tool):
+        same_tool = [old for old in self.ran if old.call.name == job.call.name]
+        if job.tool.acts and any(old.outcome is None for old in same_tool):
             text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
             return ToolResult(text, "limited")
-        old = self.ran.get(job.key)
-        if "live" in job.tool.labels or not (old and old.outcome) or old.outcome.is_error:
+        old = next((old for old in reversed(same_tool) if old.key == job.key), job)
+        if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
             return None
         late = old.outcome is not old.result
         if not late and self.streak[job.key] < 2:
@@ -6057,7 +6049,7 @@ def run_tool_loop(
             for job in jobs:
                 job.finish(ToolResult(INTERRUPTED, "cancelled"))
                 job.message["content"] = job.result.text
-        memory.ran |= {job.key: job for job in waiting}
+        memory.ran += [job for job in waiting if job.started]
         if reason:
             yield Finished(text, reason, usage, number)
             return

@@ -250,6 +250,14 @@ def test_an_acting_tool_that_is_still_running_is_not_run_again(label, again):
     assert "没有执行" in results(messages)[1]
 
 
+def test_the_same_call_twice_in_one_turn_does_not_hide_the_one_that_runs():
+    acting = Acting("sends")
+    twice = calls(("pay", {"n": 1}), ("pay", {"n": 1}))
+    messages, events = run([twice, calls(("pay", {"n": 1})), Turn("好")], [acting.tool])
+    acting.go.set()
+    assert len(acting.began) == 1 and statuses(events) == ["timed_out", "timed_out", "limited"]
+
+
 def test_a_late_result_is_given_to_the_same_call_which_is_not_run_again():
     acting = Acting("sends")
     other = [calls(("t", {}))]
