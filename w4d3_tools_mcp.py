@@ -2121,7 +2121,8 @@ class Tool(NamedTuple):
 
     def schema(self) -> dict:
         """What a model needs to know: {"name", "description", "parameters"}, a copy."""
-        return json_value(dict(zip(self._fields, self[:3])))
+        own = dict(zip(self._fields, self[:3]))
+        return marshal.loads(marshal.dumps(own))  # the fastest way to copy plain data
 
 
 # field, what it has to be, what is said otherwise
@@ -2212,9 +2213,10 @@ class ToolRegistry:
         check_tool(tool)
         if tool.name in self._tools:
             raise SchemaError(f"工具 {tool.name}：已有同名工具，请改名")
-        own = {**tool.schema(), "title": _whole(tool.title), "labels": frozenset(tool.labels)}
-        self._tools[tool.name] = tool._replace(**own)
-        return self._tools[tool.name]
+        copied = ("description", "parameters", "title")
+        own = json_value({name: getattr(tool, name) for name in copied})
+        tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
+        return tool
 
     def register(self, fn: Callable | None = None, **options) -> Callable:
         """Register a function: `@register`, `@register(title=…)` or `register(fn)`; returns it."""

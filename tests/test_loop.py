@@ -352,6 +352,15 @@ def test_limits_can_be_switched_off():
     assert results(messages)[-1].count(REPEATED) == 1
 
 
+def test_the_limits_are_those_of_the_lecture():
+    assert Limits() == (8, 30.0, 200_000, 3, 1500)
+
+
+def test_the_loop_prints_nothing(capfd):
+    run([calls(("t", {}), ("nope", {}), ("t", "{bad")), Turn("好")], [tool("t", lambda a: 1)])
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_answer_inside_the_limits_counts_even_when_the_budget_is_spent():
     _, events = run([Turn("好", usage=Usage(10**9, 5))], [])
     assert events[-1].reason == "answered" and events[-1].usage == Usage(10**9, 5)
