@@ -2213,7 +2213,7 @@ class ToolRegistry:
         check_tool(tool)
         if tool.name in self._tools:
             raise SchemaError(f"工具 {tool.name}：已有同名工具，请改名")
-        copied = ("description", "parameters", "title")
+        copied = ("description", "parameters", "title", "output")
         own = json_value({name: getattr(tool, name) for name in copied})
         tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
         return tool
@@ -2318,33 +2318,30 @@ def _likeness(one: Tool, other: Tool) -> float:
     return len(a & b) / (len(a | b) or 1)
 
 
-def _review_texts(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
-    if tool.name.lower() in _VAGUE_NAMES or len(tool.name) < 3:
-        what = f"名字 {tool.name} 太笼统，改成“动词_对象”，例如 search_notes"
-        yield what, "模型先看名字来选工具"
-    if len(tool.description) < 15:
-        what = f"说明只有 {len(tool.description)} 个字符，请写清做什么、什么时候用"
+def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
+    name, said = tool.name, tool.description
+    guess = "不知道会得到什么，模型就会多调一次或编一个结果"
+    if name.lower() in _VAGUE_NAMES or len(name) < 3:
+        yield f"名字 {name} 太笼统，改成“动词_对象”，例如 search_notes", "模型先看名字来选工具"
+    if len(said) < 15:
+        what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
         yield what, "模型靠说明判断什么时候该用"
-    why = "不知道会得到什么，模型就会多调一次或编一个结果"
-    if not _COMES_BACK.search(tool.description):
-        yield "说明没有讲返回什么", why
-    if _LOOKS_UP.search(tool.name) and not _NOTHING_FOUND.search(tool.description):
-        yield "说明没有讲查不到时返回什么", why
+    if not _COMES_BACK.search(said):
+        yield "说明没有讲返回什么", guess
+    if _LOOKS_UP.search(name) and not _NOTHING_FOUND.search(said):
+        yield "说明没有讲查不到时返回什么", guess
     for other in others:
-        if _likeness(tool, other) >= _SIMILAR and other.name not in tool.description:
+        if _likeness(tool, other) >= _SIMILAR and other.name not in said:
             yield f"和 {other.name} 很像，请写清两者的分工", "分工不清，模型就会选错"
-
-
-def _review_schema(schema: dict) -> Iterator[tuple[str, str]]:
-    if (count := len(schema.get("required", []))) > _MOST_REQUIRED:
+    if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
         what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
         yield what, "必填越多，越容易缺参数或编参数"
-    text = json.dumps(schema, ensure_ascii=False)
-    why = "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"
+    text = json.dumps(tool.parameters, ensure_ascii=False)
+    dear = "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"
     if len(text) > _LARGEST_SCHEMA:
-        yield f"参数模式有 {len(text)} 个字符，太大", why
+        yield f"参数模式有 {len(text)} 个字符，太大", dear
     if nested := [key for key in ("anyOf", "oneOf", "allOf", "$ref") if f'"{key}"' in text]:
-        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", why
+        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", dear
 
 
 def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
@@ -2360,17 +2357,13 @@ def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
 
 
 def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
-    """What to improve in a definition and why, by the lecture's rules; [] when it reads well.
-
-    The rules of a good schema are those of Week 4 Day 3 §2.1.
-    """
+    """What to improve and why, by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
     others = [other for other in others if other.name != tool.name]
-    found = itertools.chain(_review_texts(tool, others), _review_schema(tool.parameters))
-    advice = [Advice(tool.name, what, why) for what, why in found]
+    advice = [Advice(tool.name, *found) for found in _review_definition(tool, others)]
     for name, schema in tool.parameters.get("properties", {}).items():
         schema = schema if isinstance(schema, dict) else {}
-        for what, why in _review_parameter(str(schema.get("description", "")), schema):
-            advice.append(Advice(f"{tool.name}.{name}", what, why))
+        found = _review_parameter(str(schema.get("description", "")), schema)
+        advice += (Advice(f"{tool.name}.{name}", *each) for each in found)
     return advice
 
 
@@ -5858,15 +5851,6 @@ def _sound_turn(turn: Turn) -> Turn:
         raise BackendError(f"模型的回答不是合格的 Turn：{error_text(error)}") from error
 
 
-def call_key(call: ToolCall) -> tuple[str, str]:
-    """Name and canonical arguments: equal for calls that ask for the same thing."""
-    try:
-        arguments = parse_arguments(call.arguments)
-    except ArgumentsError:
-        arguments = call.arguments
-    return str(call.name), json.dumps(json_value(arguments), sort_keys=True)
-
-
 _NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
 
 
@@ -5874,7 +5858,12 @@ class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
-        self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
+        self.call, self.tool = call, tool or _NO_TOOL
+        try:
+            self.arguments = parse_arguments(call.arguments)
+            self.key = call.name, json.dumps(self.arguments, sort_keys=True)  # spelling aside
+        except ArgumentsError:
+            self.arguments, self.key = {}, (call.name, call.arguments)
         self.limit = self.tool.seconds or limits.seconds
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
@@ -5964,16 +5953,6 @@ class _Memory:
         return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
 
-def _cut_off(turn: Turn, index: int) -> bool:
-    """True when the answer ended at the token limit inside this call, its last one."""
-    if turn.finish != "length" or index < len(turn.calls) - 1:
-        return False
-    try:
-        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
-    except ArgumentsError:
-        return True
-
-
 def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
     text = "用户没有批准这次调用，不要再试；请说明情况。"
     try:
@@ -5992,7 +5971,8 @@ def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve)
             text = f"{STOP_REASONS[reason]}，这次调用没有执行。"
         elif index >= CALLS_PER_TURN:
             text = f"一轮最多 {CALLS_PER_TURN} 个调用，这一个没有执行。"
-        elif _cut_off(turn, index):
+        elif turn.finish == "length" and index == len(jobs) - 1 and not job.arguments:
+            # unreadable, or nothing arrived: the answer ended inside this call
             text = "调用写到一半就到了长度上限，没有执行。请缩短参数后重新调用。"
         known = ToolResult(text, "limited") if text else memory.answer(job)
         if result := known or _refusal(approve, job.call):

@@ -8,6 +8,8 @@ import sys
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import w4d3_tools_mcp
 from w4d3_tools_mcp import (
@@ -628,6 +630,46 @@ def test_an_answer_that_is_no_turn_ends_the_run_with_a_reason(answer):
     with pytest.raises(BackendError, match="Turn"):
         list(run_tool_loop(Model(), ToolRegistry(), messages))
     assert messages == [{"role": "user", "content": "问"}]
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.binary(max_size=3)
+    # lone surrogates included
+    | st.text(st.characters(), max_size=5)
+    | st.sampled_from(["t", "{}", '{"n": 1}', "length"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | st.integers() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+odd_calls = st.builds(ToolCall, *[anything] * 4)
+fields = [
+    anything,
+    st.lists(odd_calls | anything, max_size=3),
+    anything,
+    anything,
+    anything,
+    anything,
+]
+odd_turns = st.builds(Turn, *fields) | st.builds(Turn, calls=st.lists(odd_calls, max_size=3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(odd_turns, max_size=4))
+def test_whatever_a_model_answers_the_history_can_be_sent(turns):
+    messages = [{"role": "user", "content": "问"}]
+    tools = ToolRegistry([tool("t", lambda a: a)])
+    try:
+        *_, end = run_tool_loop(MockLLM([*turns, Turn("好")]), tools, messages)
+        assert isinstance(end, Finished)
+    except BackendError as error:
+        assert "Turn" in str(error)
+    assert_it_can_be_sent(messages)
 
 
 def test_a_clock_that_fails_in_a_tool_thread_costs_only_the_call():
