@@ -1956,7 +1956,7 @@ def explain(problems: list[Problem]) -> str:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 4  注册表 Registry      uses §1–§3 · pure
+# § 4  注册表 Registry      uses §1–§3 · a thread for async tools
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # A tool is a name, a text for the model, a schema, and something that runs on one dict. Mistakes of
 # the programmer raise here, at registration; mistakes of the model become results it can read.
@@ -1965,22 +1965,127 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,45}")  # dots, spaces and longer names:
 DESCRIPTION_LIMIT = 1024  # characters; OpenAI refuses longer ones
 RESULT_CHARACTERS = 1500  # of one result, as in the lecture; a tool may set its own
 ERROR_CHARACTERS = 300  # of a failing tool's own message
-STREAM_ITEMS = 1000  # taken from a generator, which may be endless
+STREAM_ITEMS = 1000  # taken from the generators in one result, which may be endless
+LARGEST_LIMIT = 10**9  # of seconds, turns, characters; None is the way to say "no limit"
 
 LABELS = {
     "read_only": "只读，不改动任何东西",
+    "live": "结果随时间变化，相同的调用每次都要执行",
     "private": "读取私人数据",
     "untrusted": "读取不可信内容",
     "sends": "向外发送数据",
     "irreversible": "操作不可撤销",
 }
 
+# What a failing tool says may hold keys and paths of this machine; the model needs neither.
+_GONE = "[已隐去]"
+# A key is known by its beginning and by a body that looks random; sk-learn-estimator is no key.
+_RANDOM = r"(?=[\w-]{0,99}?(?:[A-Za-z0-9]{16}|\d{9}|[A-Za-z]\d+[A-Za-z]|\d[A-Za-z]+\d))"
+_SECRET = (
+    r"(?:api|access|secret|private|account|signing|auth)[_-]?key(?:[_-]?id)?|token|secret"
+    r"|password|passwd|passphrase|pwd|credentials?|密码|口令|密钥|令牌"
+)
+_WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
+_FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
+_ROOT = "home|Users|root|etc|tmp|var|usr|opt|mnt|srv|data|dev|proc|private|Volumes|work"
+_PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, new in (
+    (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", _GONE),
+    (r"(?:(?:[sprg]k|hf|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|xai|shpat|whsec)"
+     rf"[-_]{_RANDOM}|A[KS]IA(?=[A-Z0-9]{{12}})|AIza|eyJ)[A-Za-z0-9_.-]{{12,}}", _GONE),
+    (r"((?i:authorization)[\"']?\s*[=:]\s*[\"']?)(?:[A-Za-z]+\s+)?[^\s\"',;]+", rf"\1{_GONE}"),
+    (r"((?i:bearer))\s+(?!(?:tokens?|auth\w*)\b)\S+", rf"\1 {_GONE}"),
+    (r"([Bb]asic)\s+(?=[\w+/]*(?:[a-z][A-Z]|\d))(?:[\w+/]{4})+[\w+/]{2}[\w+/=]{2}(?![\w+/=])",
+     rf"\1 {_GONE}"),
+    (rf"((?<![\w-])[\w-]*(?i:{_SECRET})[\"']?\s*[=:＝：]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)",
+     rf"\1{_GONE}"),
+    (r"((?<=[?&])(?:key|sig|signature|auth|code)=)[^\s\"'&#]+", rf"\1{_GONE}"),
+    (r"([\w+.-]+://)[^/\s:@]*:[^/\s]*@", rf"\1{_GONE}@"),
+    # someone's home folder, then every other path: its last name says enough
+    (r"(?:/home|/Users|[A-Za-z]:[\\/]+Users)[\\/]+[^\\/\s\"']+(?![^\\/\"']*[\\/])", "~"),
+    (r"(?<![_.\\/~)\]}+<])(?:file:/*)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
+     rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
+     rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
+))
+
+
+def _said(error: BaseException) -> str:
+    with contextlib.suppress(BaseException):  # a broken __str__ must not make two failures of one
+        return str(error)
+    return ""
+
+
+def error_text(error: BaseException) -> str:
+    """Class and message of an exception in one bounded line, without paths, keys or traceback."""
+    message = " ".join(_said(error)[:10 * ERROR_CHARACTERS].split())
+    for pattern, replacement in _PRIVATE:
+        message = pattern.sub(replacement, message)
+    message = _cut(message, ERROR_CHARACTERS)
+    return ": ".join(filter(None, (type(error).__name__, message)))
+
+
+def _whole(text: str) -> str:
+    """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def json_value(value: object) -> object:
+    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
+    from reprlib import Repr  # bounded, and safe for a broken __repr__
+
+    short, left = Repr(), iter(range(STREAM_ITEMS))  # left for all generators: they may nest
+    short.maxother = RESULT_CHARACTERS
+
+    def named(odd: object) -> object:
+        if isinstance(odd, str):
+            return _whole(odd)
+        if isinstance(odd, float):  # NaN and infinities are no JSON; their names at least say so
+            return str(odd)
+        if isinstance(odd, int):  # with more digits than Python writes
+            return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
+        if not isinstance(odd, Iterator):
+            return _whole(short.repr(odd))
+        items = []
+        for item in odd:
+            if next(left, None) is None:
+                items.append(f"……（太长，只保留前 {STREAM_ITEMS} 项）")
+                break
+            items.append(item)
+        return plain(items, other=named)
+
+    return plain(value, other=named)
+
+
+def json_text(value: object) -> str:
+    """Strict one-line JSON of a JSON value, Chinese left readable."""
+    return _whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def cut(text: str, limit: int | None) -> str:
+    """The text in at most `limit` characters; what is missing is said at the end."""
+    if limit is None or len(text) <= limit:
+        return text
+    notice = f"\n（结果过长：共 {len(text)} 个字符，只保留开头部分）"
+    return (text[:max(0, limit - len(notice))] + notice)[:limit]
+
+
+def limit_fault(name: str, value: object) -> str:
+    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can.
+
+    >>> limit_fault("seconds", 0.5), limit_fault("turns", 0)
+    ('', 'turns 应该是大于 0、不超过 1000000000 的整数或 None，收到的是 0')
+    """
+    kinds, word = ({int, float}, "数") if name == "seconds" else ({int}, "整数")
+    if value is None or type(value) in kinds and 0 < value <= LARGEST_LIMIT:
+        return ""
+    return f"{name} 应该是大于 0、不超过 {LARGEST_LIMIT} 的{word}或 None，收到的是 {show(value)}"
+
 
 class Tool(NamedTuple):
     """A tool as the registry keeps it. `run` takes one dict of valid arguments, never **kwargs.
 
     seconds and characters are the tool's own limits (None: the loop's); output is the JSON Schema
-    of the result where it is an object.
+    of the result where it is an object. A model that repeats a call in the next turn is given the
+    old result; label a tool `live` when its result changes (a poll, a clock): it always runs.
     """
 
     name: str
@@ -1997,7 +2102,7 @@ class Tool(NamedTuple):
     def from_function(cls, fn: Callable, **options) -> Tool:
         """The tool that a Python function describes; options replace what was read from it.
 
-        A function may carry them itself: `fn.tool = {"title": "训练算力", "seconds": 5}`.
+        A function may carry them itself: `fn.tool = {"labels": {"live"}, "seconds": 5}`.
         """
         read = read_parameters(fn)
 
@@ -2005,123 +2110,87 @@ class Tool(NamedTuple):
             positional, keyword = read.bind(args)
             return fn(*positional, **keyword)
 
-        return cls(**{
+        own = {
             "name": read.name, "description": read.description, "parameters": read.schema,
-            "run": run, "output": output_schema(fn), **getattr(fn, "tool", {}), **options,
-        })
+            "run": run, "output": output_schema(fn),
+        }
+        try:
+            return cls(**{**own, **getattr(fn, "tool", {}), **options})
+        except TypeError as error:
+            fields = "、".join(cls._fields)
+            raise SchemaError(f"工具 {read.name} 的选项不对，可用的有 {fields}") from error
+
+    @property
+    def acts(self) -> bool:
+        """True when a call changes the world outside; such calls run one by one."""
+        return not self.labels.isdisjoint(("sends", "irreversible"))
 
     def schema(self) -> dict:
-        """What a model needs to know: {"name", "description", "parameters"}."""
-        return {
-            "name": self.name, "description": self.description, "parameters": self.parameters,
-        }
+        """What a model needs to know: {"name", "description", "parameters"}, a copy."""
+        own = dict(zip(self._fields, self[:3]))
+        return marshal.loads(marshal.dumps(own))  # the fastest way to copy plain data
+
+
+# field, what it has to be, what is said otherwise
+_TOOL_RULES = (
+    ("name", lambda v: isinstance(v, str) and TOOL_NAME.fullmatch(v),
+     "名字只能用英文字母、数字、_ 和 -，最多 45 个字符"),
+    ("description", lambda v: isinstance(v, str) and v.strip(),
+     "缺少说明，模型靠它决定何时调用；请给函数写 docstring"),
+    ("description", lambda v: len(str(v)) <= DESCRIPTION_LIMIT,
+     f"说明太长，上限是 {DESCRIPTION_LIMIT} 个字符"),
+    ("run", callable, "run 应该是函数"),
+    ("title", lambda v: isinstance(v, str), "title 应该是文字"),
+    ("labels", lambda v: isinstance(v, (set, frozenset, list, tuple))
+     and all(label in list(LABELS) for label in v), f"标签 labels 只能取 {'、'.join(LABELS)}"),
+    ("output", lambda v: isinstance(v, (dict, type(None))), "output 应该是 JSON Schema 或 None"),
+)
 
 
 def check_tool(tool: Tool) -> None:
     """Raise SchemaError when hosts or models would stumble over the definition."""
-    where = f"工具 {tool.name!r}"
-    if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
-        raise SchemaError(f"{where}：名字只能用英文字母、数字、_ 和 -，最多 45 个字符")
-    if not (isinstance(tool.description, str) and tool.description.strip()):
-        raise SchemaError(f"{where}：缺少说明，模型靠它决定何时调用；请给函数写 docstring")
-    if len(tool.description) > DESCRIPTION_LIMIT:
-        raise SchemaError(
-            f"{where}：说明有 {len(tool.description)} 个字符，上限是 {DESCRIPTION_LIMIT}",
-        )
-    if unknown := sorted(set(tool.labels) - set(LABELS)):
-        raise SchemaError(f"{where}：没有标签 {'、'.join(unknown)}，可用：{'、'.join(LABELS)}")
-    if faults := check_schema(tool.parameters):
-        raise SchemaError(f"{where}：参数模式有问题：{'；'.join(faults)}")
-
-
-# What a failing tool says may hold paths and keys of this machine; the model needs neither.
-_PRIVATE = (
-    (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|hf|AKIA|eyJ)[-_A-Za-z0-9.]{12,}"), "[已隐去]"),
-    (re.compile(r"(?i)\bbearer\s+\S+"), "Bearer [已隐去]"),
-    (
-        re.compile(r"(?i)\b([\w-]*(?:api[_-]?key|token|password|passwd|secret))"
-                   r"([\"']?\s*[=:]\s*)[\"']?[^\s\"',;&]+"),
-        r"\1\2[已隐去]",
-    ),
-    (re.compile(r"://[^/\s:@]+:[^/\s@]+@"), "://[已隐去]@"),
-    (re.compile(r"\b[A-Za-z]:\\(?:[^\\\s\"']+\\)*([^\\\s\"']*)"), r"\1"),
-    (re.compile(r"(?<![\w:/.])~?/(?:[\w.@+ -]+/)+([\w.@+-]*)"), r"\1"),
-)
-
-
-def error_text(error: BaseException) -> str:
-    """Class and message of an exception in one bounded line, without paths, keys or traceback."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:  # a broken __str__ must not turn one failure into two
-        message = ""
-    for pattern, replacement in _PRIVATE:
-        message = pattern.sub(replacement, message)
-    if len(message) > ERROR_CHARACTERS:
-        message = message[:ERROR_CHARACTERS] + "…"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _whole(text: str) -> str:
-    """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _odd_value(value: object) -> object:
-    if isinstance(value, str):
-        return _whole(value)
-    if isinstance(value, float):  # NaN and infinities are no JSON; their names at least say so
-        return str(value)
-    if isinstance(value, Iterator):
-        return [plain(item, other=_odd_value) for item in itertools.islice(value, STREAM_ITEMS)]
-    return _whole(repr(value))
-
-
-def json_value(value: object) -> object:
-    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
-    return plain(value, other=_odd_value)
-
-
-def json_text(value: object) -> str:
-    """Strict one-line JSON of a JSON value, Chinese left readable."""
-    return _whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def cut(text: str, limit: int) -> str:
-    """The text in at most `limit` characters; what is missing is said at the end."""
-    if len(text) <= limit:
-        return text
-    notice = f"\n（结果过长：共 {len(text)} 个字符，只保留开头部分）"
-    return text[:max(0, limit - len(notice))] + notice
+    faults = [
+        f"{text}，收到的是 {show(value)}"
+        for field, good, text in _TOOL_RULES if not good(value := getattr(tool, field))
+    ]
+    faults += filter(None, (limit_fault(n, getattr(tool, n)) for n in ("seconds", "characters")))
+    if schema_faults := check_schema(tool.parameters):
+        faults.append(f"参数模式有问题：{'；'.join(schema_faults)}")
+    if faults:
+        raise SchemaError(f"工具 {show(tool.name)}：{'；'.join(faults)}")
 
 
 def _awaited(value: object) -> object:
-    """The value itself, or what the awaitable gives; also when an event loop already runs here."""
-    if not hasattr(value, "__await__"):
+    """The value itself, or what the coroutine or asynchronous generator in it gives.
+
+    That runs in a thread of its own, for an event loop may already run in this one; a daemon, so
+    that a tool which never ends does not keep the process alive.
+    """
+    if not (hasattr(value, "__await__") or hasattr(value, "__aiter__")):
         return value
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future
 
     async def finish() -> object:
-        return await value
+        result = await value if hasattr(value, "__await__") else value
+        if not hasattr(result, "__aiter__"):
+            return result
+        items = []
+        async for item in result:
+            items.append(item)
+            if len(items) > STREAM_ITEMS:  # one too many: `json_value` says that there is more
+                break
+        return iter(items)
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, finish()).result()
+    def work() -> None:
+        try:
+            future.set_result(asyncio.run(finish()))
+        except BaseException as error:
+            future.set_exception(error)
 
-
-def _run(tool: Tool, args: dict, characters: int) -> ToolResult:
-    limit = tool.characters or characters
-    try:
-        value = json_value(_awaited(tool.run(args)))
-        text = _whole(value) if isinstance(value, str) else json_text(value)
-    except ToolError as error:
-        return ToolResult(cut(_whole(str(error)), limit), "failed")
-    except KeyboardInterrupt:  # the user's, not the tool's
-        raise
-    except BaseException as error:  # sys.exit() or a cancelled task in a tool must not end the host
-        reason = _whole(error_text(error))
-        return ToolResult(f"工具 {tool.name} 执行出错：{reason}", "failed")
-    return ToolResult(cut(text, limit), value=value)
+    future, context = Future(), contextvars.copy_context()  # `report_progress` looks in the context
+    threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    return future.result()
 
 
 class ToolRegistry:
@@ -2143,11 +2212,16 @@ class ToolRegistry:
             self.add(tool) if isinstance(tool, Tool) else self.register(tool)
 
     def add(self, tool: Tool) -> Tool:
-        """Register a finished tool. Raises SchemaError for a bad definition or a taken name."""
+        """Register a finished tool; what the caller does to its dicts later changes nothing here.
+
+        Raises SchemaError for a bad definition or a taken name.
+        """
         check_tool(tool)
         if tool.name in self._tools:
-            raise SchemaError(f"工具 {tool.name!r}：已有同名工具，请改名")
-        self._tools[tool.name] = tool
+            raise SchemaError(f"工具 {tool.name}：已有同名工具，请改名")
+        copied = ("description", "parameters", "title", "output")
+        own = json_value({name: getattr(tool, name) for name in copied})
+        tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
         return tool
 
     def register(self, fn: Callable | None = None, **options) -> Callable:
@@ -2185,21 +2259,33 @@ class ToolRegistry:
         """A registry of these tools in this order. Raises KeyError for a name it does not have."""
         return ToolRegistry([self[name] for name in names], coerce=self.coerce)
 
-    def call(self, call: ToolCall, *, characters: int = RESULT_CHARACTERS) -> ToolResult:
-        """The result of one call, whatever the model wrote; never raises."""
-        tool = self.get(call.name)
+    def call(self, call: ToolCall, *, characters: int | None = RESULT_CHARACTERS) -> ToolResult:
+        """The result of one call, whatever the model wrote; never raises, but for Ctrl-C."""
+        tool, repairs = None, []
+        try:
+            tool = self.get(call.name)
+            result = self._run(tool, call, repairs)
+        except ToolError as error:
+            status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
+            result = ToolResult(_said(error) or "工具没有说明原因", status)
+        except KeyboardInterrupt:  # the user's, not the tool's
+            raise
+        except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
+            what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
+            result = ToolResult(f"{what}：{error_text(error)}", "failed")
+        limit = tool and tool.characters or characters
+        return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
+
+    def _run(self, tool: Tool | None, call: ToolCall, repairs: list[str]) -> ToolResult:
         if tool is None:
             return ToolResult(self._unknown(call.name), "unknown_tool")
-        repairs: list[str] = []
-        try:
-            args = parse_arguments(call.arguments)
-        except ArgumentsError as error:
-            return ToolResult(str(error), "bad_arguments")
+        args = parse_arguments(call.arguments)
         if self.coerce:
-            args, repairs = repair_arguments(args, tool.parameters)
+            args, repairs[:] = repair_arguments(args, tool.parameters)
         if problems := validate_arguments(args, tool.parameters):
-            return ToolResult(explain(problems), "bad_arguments", None, tuple(repairs))
-        return _run(tool, args, characters)._replace(repairs=tuple(repairs))
+            raise ArgumentsError(explain(problems))
+        value = json_value(_awaited(tool.run(args)))
+        return ToolResult(value if isinstance(value, str) else json_text(value), value=value)
 
     def _unknown(self, name: object) -> str:
         near = closest(name, self.names) if isinstance(name, str) else None
@@ -2234,92 +2320,65 @@ _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in co
 
 
 @functools.lru_cache(2**14)  # every tool is compared with every other
-def _pieces(text: str) -> frozenset[str]:
+def _pairs(text: str) -> frozenset[str]:
     text = re.sub(r"\s+", "", text.lower())
     return frozenset(text[i:i + 2] for i in range(len(text) - 1))
 
 
 def _likeness(one: Tool, other: Tool) -> float:
-    a, b = _pieces(one.name + one.description), _pieces(other.name + other.description)
+    a, b = _pairs(one.name + one.description), _pairs(other.name + other.description)
     both = len(a & b)
     return both / (len(a) + len(b) - both or 1)
 
 
-def _review_name(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if tool.name.lower() in _VAGUE_NAMES or len(tool.name) < 3:
-        yield f"名字 {tool.name} 太笼统，改成“动词_对象”，例如 search_notes"
-
-
-def _review_description(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if len(tool.description) < 15:
-        yield f"说明只有 {len(tool.description)} 个字符，请写清做什么、什么时候用"
-
-
-def _review_result(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if not _COMES_BACK.search(tool.description):
-        yield "说明没有讲返回什么"
-    if _LOOKS_UP.search(tool.name) and not _NOTHING_FOUND.search(tool.description):
-        yield "说明没有讲查不到时返回什么"
-
-
-def _review_siblings(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    alike = [
-        other.name for other in others
-        if other.name not in tool.description and _likeness(tool, other) >= _SIMILAR
-    ]
-    for name in alike[:_MOST_SIBLINGS]:
-        yield f"和 {name} 很像，请写清两者的分工"
-    if more := alike[_MOST_SIBLINGS:]:
-        yield f"另外还和 {len(more)} 个工具很像，请写清各自的分工"
-
-
-def _review_required(tool: Tool, others: list[Tool]) -> Iterator[str]:
+def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
+    name, said = tool.name, tool.description
+    guess = "不知道会得到什么，模型就会多调一次或编一个结果"
+    if name.lower() in _VAGUE_NAMES or len(name) < 3:
+        yield f"名字 {name} 太笼统，改成“动词_对象”，例如 search_notes", "模型先看名字来选工具"
+    if len(said) < 15:
+        what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
+        yield what, "模型靠说明判断什么时候该用"
+    if not _COMES_BACK.search(said):
+        yield "说明没有讲返回什么", guess
+    if _LOOKS_UP.search(name) and not _NOTHING_FOUND.search(said):
+        yield "说明没有讲查不到时返回什么", guess
+    alike = [o.name for o in others if o.name not in said and _likeness(tool, o) >= _SIMILAR]
+    for like in alike[:_MOST_SIBLINGS]:
+        yield f"和 {like} 很像，请写清两者的分工", "分工不清，模型就会选错"
+    if more := len(alike[_MOST_SIBLINGS:]):
+        yield f"另外还和 {more} 个工具很像，请写清各自的分工", "分工不清，模型就会选错"
     if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
-        yield f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
-
-
-def _review_shape(tool: Tool, others: list[Tool]) -> Iterator[str]:
+        what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
+        yield what, "必填越多，越容易缺参数或编参数"
     text = json.dumps(tool.parameters, ensure_ascii=False)
+    dear = "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"
     if len(text) > _LARGEST_SCHEMA:
-        yield f"参数模式有 {len(text)} 个字符，太大"
+        yield f"参数模式有 {len(text)} 个字符，太大", dear
     if nested := [key for key in ("anyOf", "oneOf", "allOf", "$ref") if f'"{key}"' in text]:
-        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平"
+        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", dear
 
 
 def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
+    kinds = schema.get("type", ())
     if not text:
         yield "没有说明", "模型只能猜这个参数填什么"
+    elif "enum" in schema or kinds == "boolean":
         return
-    kinds = schema.get("type", ())
-    if "enum" in schema or kinds == "boolean":
-        return
-    if _CHOICES.search(text) and kinds == "string":
+    elif _CHOICES.search(text) and kinds == "string":
         yield "取值有限，请改用 Literal 或 Enum", "enum 会进模式，模型和校验都能看到，文字里的不会"
     elif not _CONCRETE.search(text):
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
-# rule → why it matters; the rules of the lecture, Week 4 Day 3 §2.1
-_REVIEWS = (
-    (_review_name, "模型先看名字来选工具"),
-    (_review_description, "模型靠说明判断什么时候该用"),
-    (_review_result, "不知道会得到什么，模型就会多调一次或编一个结果"),
-    (_review_siblings, "分工不清，模型就会选错"),
-    (_review_required, "必填越多，越容易缺参数或编参数"),
-    (_review_shape, "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"),
-)
-
-
 def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
-    """What to improve in a definition and why, by the lecture's rules; [] when it reads well."""
+    """What to improve and why, by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
     others = [other for other in others if other.name != tool.name]
-    advice = [
-        Advice(tool.name, what, why) for rule, why in _REVIEWS for what in rule(tool, others)
-    ]
+    advice = [Advice(tool.name, *found) for found in _review_definition(tool, others)]
     for name, schema in tool.parameters.get("properties", {}).items():
         schema = schema if isinstance(schema, dict) else {}
-        for what, why in _review_parameter(str(schema.get("description", "")), schema):
-            advice.append(Advice(f"{tool.name}.{name}", what, why))
+        found = _review_parameter(str(schema.get("description", "")), schema)
+        advice += (Advice(f"{tool.name}.{name}", *each) for each in found)
     return advice
 
 
@@ -5707,22 +5766,26 @@ def turn_from_anthropic(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # ask the model → run what it calls → hand the results back → ask again, until it answers in text.
 # The loop yields events and prints nothing. Whatever happens (limit, time-out, Ctrl-C), every call
-# in the history gets exactly one result, in call order, so the history can always be sent again.
+# in the history has exactly one result at every instant, in call order: the assistant message and
+# the places of its results are added in one step, and a place only ever changes its text.
 
 CALLS_PER_TURN = 32  # a runaway model can write thousands of calls in one answer
 PARALLEL = 8  # tools running at the same time
+SLICE = 0.5  # seconds of one wait; Windows notices Ctrl-C only between two waits
 
+INTERRUPTED = "用户中断，没有等到这次调用的结果；它如果已经开始执行，操作可能已经发生。"
 REPEATED = "（这是同样的调用第二次，结果与上次相同：请直接用它回答，不要再调用。）"
+LATE = "（这是超时的那次调用后来给出的结果，没有再执行一次。）"
 
 
 class Limits(NamedTuple):
-    """Guard rails of one run. None switches a limit off."""
+    """Guard rails of one run: above 0, or None for no limit."""
 
     turns: int | None = 8  # model calls
     seconds: float | None = 30.0  # per tool; all tools of one turn share the same start
     tokens: int | None = 200_000  # input + output over the run, as the server reports them
     same_call: int | None = 3  # the same name and arguments in so many turns in a row
-    characters: int = RESULT_CHARACTERS  # per result
+    characters: int | None = RESULT_CHARACTERS  # per result
 
 
 class ModelAsked(NamedTuple):
@@ -5773,19 +5836,23 @@ STOP_REASONS = {
 Event = ModelAsked | ModelAnswered | CallStarted | CallFinished | Finished
 
 
+def _argument_text(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json_text(json_value(arguments))
+
+
 def _wire_call(call: ToolCall) -> dict:
-    arguments = call.arguments
-    if not isinstance(arguments, str):
-        arguments = json_text(json_value(arguments))
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", **(call.extra or {}), "function": function}
+    function = {"name": call.name, "arguments": _argument_text(call.arguments)}
+    own = {"id": call.id, "type": "function", "function": function}
+    return {**own, **(call.extra or {}), **own}  # unknown keys may not replace known ones
 
 
 def assistant_message(turn: Turn) -> dict:
     """The OpenAI assistant message of a turn; arguments become a JSON string again."""
-    message = {"role": "assistant", "content": turn.text, **(turn.extra or {})}
-    if turn.calls:
-        message["tool_calls"] = [_wire_call(call) for call in turn.calls]
+    calls = [_wire_call(call) for call in turn.calls]
+    own = {"role": "assistant", "content": turn.text, "tool_calls": calls}
+    message = {**own, **(turn.extra or {}), **own}
+    if not calls:
+        del message["tool_calls"]
     return message
 
 
@@ -5795,15 +5862,46 @@ def tool_message(call: ToolCall, result: ToolResult) -> dict:
     return {**message, "is_error": True} if result.is_error else message
 
 
+def _sound_call(call: ToolCall) -> ToolCall:
+    names = [text if isinstance(text, str) else show(text) for text in (call.id, call.name)]
+    extra = call.extra and json_value(dict(call.extra))
+    return ToolCall(*map(_whole, (*names, _argument_text(call.arguments))), extra)
+
+
+def _sound_turn(turn: Turn) -> Turn:
+    """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens."""
+    try:
+        text, finish, reasoning = (
+            _whole(said or "") for said in (turn.text, turn.finish or "stop", turn.reasoning)
+        )
+        calls = tuple(map(_sound_call, turn.calls or ()))
+        usage = turn.usage and Usage(*(n if type(n) is int and n > 0 else 0 for n in turn.usage))
+        extra = turn.extra and json_value(dict(turn.extra))
+        return Turn(text, calls, finish, usage, reasoning, extra)
+    except Exception as error:
+        raise BackendError(f"模型的回答不是合格的 Turn：{error_text(error)}") from error
+
+
+_NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
+
+
 class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
-    def __init__(self, call: ToolCall):
-        self.call = call
-        self.result: ToolResult | None = None
+    def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
+        self.call, self.tool = call, tool or _NO_TOOL
+        try:
+            self.arguments = parse_arguments(call.arguments)
+            self.key = call.name, json.dumps(self.arguments, sort_keys=True)  # spelling aside
+        except ArgumentsError:
+            self.arguments, self.key = {}, (call.name, call.arguments)
+        self.limit = self.tool.seconds or limits.seconds
+        self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
+        self.result: ToolResult | None = None  # what the model is told
+        self.outcome: ToolResult | None = None  # what the tool gave, even if too late
         self.seconds: float | None = None
-        self.done = threading.Event()
-        self._lock = threading.Lock()
+        self.started, self.done = False, threading.Event()
+        self._lock = threading.RLock()
 
     def finish(self, result: ToolResult, seconds: float | None = None) -> None:
         with self._lock:
@@ -5811,55 +5909,51 @@ class _Job:
                 self.result, self.seconds = result, seconds
                 self.done.set()
 
+    def wait(self, begin: float) -> None:
+        """Return when it has a result; when its time is up, counted from `begin`, that is it."""
+        end = begin + (self.limit or math.inf)
+        while not self.done.wait(max(0.0, min(SLICE, end - time.monotonic()))):
+            if time.monotonic() < end:
+                continue
+            with self._lock:
+                then = "可以换个参数再试，或如实告诉用户。"
+                if not self.started:
+                    then = "它还没有轮到，没有执行。"
+                elif self.tool.acts:
+                    then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
+                text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
+                self.finish(ToolResult(text, "timed_out"), self.limit)
 
-def _work(job: _Job, tools: ToolRegistry, characters: int, slots, clock) -> None:
-    with slots:
-        if job.done.is_set():  # its time ran out, or the user left, while it waited for a slot
-            return
-        begin = clock() if clock else 0.0
-        try:
-            result = tools.call(job.call, characters=characters)
-        except KeyboardInterrupt:  # Ctrl-C goes to the main thread: this one the tool raised itself
-            result = ToolResult("工具自己中断了", "failed")
-        job.finish(result, clock() - begin if clock else None)
+    def work(self, tools: ToolRegistry, characters: int | None, slots, clock) -> None:
+        """Run the tool, unless time ran out or the user left while this waited for a slot."""
+        with slots:
+            with self._lock:
+                self.started = self.result is None
+            if not self.started:
+                return
+            seconds = None
+            try:
+                begin = clock() if clock else 0.0
+                self.outcome = tools.call(self.call, characters=characters)
+                seconds = clock() - begin if clock else None
+            except BaseException as error:  # of the clock; a thread that dies would never finish
+                self.outcome = self.outcome or ToolResult(error_text(error), "failed")
+            self.finish(self.outcome, seconds)
 
 
-def _expire(jobs: list[_Job], seconds: float) -> None:
-    text = f"工具在 {seconds:g} 秒内没有返回结果，已放弃等待。可以换个参数再试，或如实告诉用户。"
-    for job in jobs:
-        job.finish(ToolResult(text, "timed_out"), seconds)
+def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock) -> None:
+    """Start every open job at once in daemon threads.
 
-
-def _start(jobs: list[_Job], tools: ToolRegistry, limits: Limits, clock) -> list[threading.Timer]:
-    """Start every open job at once in daemon threads; returns the timers that will end them.
-
-    Daemon threads, not an executor: an executor waits at exit for a tool that never returns.
+    Not an executor: an executor waits at exit for a tool that never returns.
     """
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
-    deadlines: dict[float, list[_Job]] = {}
     for job in jobs:
-        tool = tools.get(job.call.name)
-        acts = tool is not None and tool.labels & {"sends", "irreversible"}
-        slots = one_by_one if acts else parallel
-        arguments = (job, tools, limits.characters, slots, clock)
-        threading.Thread(target=_work, args=arguments, daemon=True).start()
-        seconds = (tool.seconds if tool else None) or limits.seconds
-        if seconds is not None:
-            deadlines.setdefault(seconds, []).append(job)
-    timers = [threading.Timer(s, _expire, (late, s)) for s, late in deadlines.items()]
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
-    return timers
-
-
-def call_key(call: ToolCall) -> tuple[str, str]:
-    """Name and canonical arguments: equal for calls that ask for the same thing."""
-    try:
-        arguments = parse_arguments(call.arguments)
-    except ArgumentsError:
-        return call.name, str(call.arguments)
-    return call.name, json.dumps(arguments, sort_keys=True)
+        work = (job.work, tools, characters, one_by_one if job.tool.acts else parallel, clock)
+        try:
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=work, daemon=True).start()
+        except RuntimeError as error:  # the system gives us no more threads
+            job.finish(ToolResult(f"这次没有执行：{error_text(error)}", "failed"))
 
 
 class _Memory:
@@ -5867,51 +5961,53 @@ class _Memory:
 
     def __init__(self):
         self.streak: dict[tuple[str, str], int] = {}  # in how many turns in a row
-        self.results: dict[tuple[str, str], ToolResult] = {}
+        self.ran: list[_Job] = []
 
-    def count(self, calls: Iterable[ToolCall]) -> int:
+    def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
-        keys = {call_key(call) for call in calls}
+        keys = {job.key for job in jobs if "live" not in job.tool.labels}
         self.streak = {key: self.streak.get(key, 0) + 1 for key in keys}
         return max(self.streak.values(), default=0)
 
-    def replay(self, call: ToolCall) -> ToolResult | None:
-        """The old result when the call repeats one that went well in the turn before."""
-        key = call_key(call)
-        old = self.results.get(key)
-        if self.streak[key] < 2 or old is None or old.is_error:
+    def answer(self, job: _Job) -> ToolResult | None:
+        """The result of a call that must not run now, or need not run again."""
+        same_tool = [old for old in self.ran if old.call.name == job.call.name]
+        if job.tool.acts and any(old.outcome is None for old in same_tool):
+            text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
+            return ToolResult(text, "limited")
+        old = next((old for old in reversed(same_tool) if old.key == job.key), job)
+        if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
             return None
-        return old._replace(text=f"{old.text}\n{REPEATED}")
+        late = old.outcome is not old.result
+        if not late and self.streak[job.key] < 2:
+            return None
+        return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
-    def keep(self, jobs: Iterable[_Job]) -> None:
-        self.results |= {call_key(job.call): job.result for job in jobs}
 
-
-def _cut_off(turn: Turn, index: int) -> bool:
-    """True when the answer ended at the token limit inside this call, its last one."""
-    if turn.finish != "length" or index < len(turn.calls) - 1:
-        return False
+def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
+    text = "用户没有批准这次调用，不要再试；请说明情况。"
     try:
-        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
-    except ArgumentsError:
-        return True
+        if approve is None or approve(call):
+            return None
+    except Exception as error:
+        text = f"没能问到用户是否批准（{error_text(error)}），这次没有执行；请说明情况。"
+    return ToolResult(text, "cancelled")
 
 
 def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve) -> None:
     """Give a result at once to each call that must not run, or need not."""
     for index, job in enumerate(jobs):
+        text = ""
         if reason:
-            job.finish(ToolResult(f"{STOP_REASONS[reason]}，这次调用没有执行。", "limited"))
+            text = f"{STOP_REASONS[reason]}，这次调用没有执行。"
         elif index >= CALLS_PER_TURN:
             text = f"一轮最多 {CALLS_PER_TURN} 个调用，这一个没有执行。"
-            job.finish(ToolResult(text, "limited"))
-        elif _cut_off(turn, index):
+        elif turn.finish == "length" and index == len(jobs) - 1 and not job.arguments:
+            # unreadable, or nothing arrived: the answer ended inside this call
             text = "调用写到一半就到了长度上限，没有执行。请缩短参数后重新调用。"
-            job.finish(ToolResult(text, "limited"))
-        elif old := memory.replay(job.call):
-            job.finish(old)
-        elif approve and not approve(job.call):
-            job.finish(ToolResult("用户没有批准这次调用，不要再试；请说明情况。", "cancelled"))
+        known = ToolResult(text, "limited") if text else memory.answer(job)
+        if result := known or _refusal(approve, job.call):
+            job.finish(result)
 
 
 def _stop_reason(limits: Limits, number: int, usage: Usage, streak: int) -> str:
@@ -5931,41 +6027,42 @@ def run_tool_loop(
 ) -> Iterator[Event]:
     """Events of one run: the model is asked, its calls are run, until it answers in text.
 
-    `messages` is the OpenAI message list; it grows in place and is complete at every event where
-    the model is asked, and after the last one. Raises only what `model.chat` raises. Closing the
-    generator, or Ctrl-C, leaves a history in which every call has its result.
+    `messages` is the OpenAI message list; it grows in place. It can be sent again whenever the run
+    ends, also by closing the generator or Ctrl-C. Raises what `model.chat` raises, BackendError for
+    an answer that is no Turn, SchemaError for limits that make no sense.
     """
+    if faults := "；".join(filter(None, map(limit_fault, limits._fields, limits))):
+        raise SchemaError(f"Limits：{faults}")
     usage, memory, text = Usage(), _Memory(), ""
     for number in itertools.count(1):
         yield ModelAsked(number)
         begin = clock() if clock else 0.0
-        turn = model.chat(messages, tools.schemas(), tool_choice, on_delta)
+        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta))
         seconds = clock() - begin if clock else None
-        messages.append(assistant_message(turn))
+        jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
+        messages.extend([assistant_message(turn), *(job.message for job in jobs)])
         usage, text = usage.plus(turn.usage or Usage()), turn.text or text
-        jobs, timers = [_Job(call) for call in turn.calls], []
         try:
             yield ModelAnswered(number, turn, seconds)
             if not jobs:
                 reason = "length" if turn.finish == "length" else "answered"
                 yield Finished(text, reason, usage, number)
                 return
-            reason = _stop_reason(limits, number, usage, memory.count(turn.calls))
+            reason = _stop_reason(limits, number, usage, memory.count(jobs))
             _settle(jobs, turn, reason, memory, approve)
             waiting = [job for job in jobs if not job.done.is_set()]
             for job in waiting:
                 yield CallStarted(job.call)
-            timers = _start(waiting, tools, limits, clock)
+            started = time.monotonic()
+            _start(waiting, tools, limits.characters, clock)
             for job in jobs:
-                job.done.wait()
+                job.wait(started)
                 yield CallFinished(job.call, job.result, job.seconds)
         finally:
-            for timer in timers:
-                timer.cancel()
             for job in jobs:
-                job.finish(ToolResult("用户中断，这次调用没有完成。", "cancelled"))
-                messages.append(tool_message(job.call, job.result))
-        memory.keep(waiting)
+                job.finish(ToolResult(INTERRUPTED, "cancelled"))
+                job.message["content"] = job.result.text
+        memory.ran += [job for job in waiting if job.started]
         if reason:
             yield Finished(text, reason, usage, number)
             return
@@ -6005,11 +6102,11 @@ class MockLLM:
 
 
 def last_result(messages: list[dict]) -> object:
-    """The newest tool message as a JSON value, or as text where it is no JSON."""
-    text = next(m["content"] for m in reversed(messages) if m["role"] == "tool")
+    """The newest tool message as a JSON value, or as text where it is no JSON; None without one."""
+    text = next((m["content"] for m in reversed(messages) if m["role"] == "tool"), "null")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
