@@ -2320,13 +2320,13 @@ _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in co
 
 
 @functools.lru_cache(2**14)  # every tool is compared with every other
-def _pairs(text: str) -> frozenset[str]:
+def _two_letters(text: str) -> frozenset[str]:
     text = re.sub(r"\s+", "", text.lower())
     return frozenset(text[i:i + 2] for i in range(len(text) - 1))
 
 
 def _likeness(one: Tool, other: Tool) -> float:
-    a, b = _pairs(one.name + one.description), _pairs(other.name + other.description)
+    a, b = _two_letters(one.name + one.description), _two_letters(other.name + other.description)
     both = len(a & b)
     return both / (len(a) + len(b) - both or 1)
 
@@ -10887,7 +10887,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
 # A reader turns the text after an option into its value, or raises UsageError with what is wrong.
 
 
-def _filled(text: str) -> str:
+def _not_blank(text: str) -> str:
     if not text.strip():
         raise UsageError("后面的值是空的")
     return text
@@ -10933,7 +10933,7 @@ class Option(NamedTuple):
     metavar: str
     help: str
     commands: tuple[str, ...]
-    read: Callable[[str], object] = _filled
+    read: Callable[[str], object] = _not_blank
     default: object = None
     many: bool = False  # may be given several times; the value is a list
 
