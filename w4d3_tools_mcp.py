@@ -10488,6 +10488,8 @@ def _silence(stream) -> None:
 def _writer(stream) -> Callable[[str], None]:
     """Writes text at once. When stderr takes no more there is nobody to tell."""
     def write(text: str) -> None:
+        if stream.isatty():  # \r is our own: it counts the seconds
+            text = "\r".join(map(printable, text.split("\r")))
         try:
             stream.write(text)
             stream.flush()
@@ -10500,7 +10502,7 @@ def _writer(stream) -> Callable[[str], None]:
 
 
 def _complain(text: str) -> None:
-    _writer(sys.stderr)((printable(text) if sys.stderr.isatty() else text) + "\n")
+    _writer(sys.stderr)(text + "\n")
 
 
 def _check_paths(args) -> None:

@@ -570,6 +570,12 @@ def test_control_characters_of_a_file_name_never_reach_a_terminal(tmp_path):
     assert b"\x1b[2J" not in on_a_terminal(["--schema", "--tools", path + "\x1b[2J"], code=2)
 
 
+def test_what_a_model_says_cannot_clear_the_terminal(tmp_path):
+    (tmp_path / "a.md").write_text("# GRPO \x1b[2J\x9b2J\n\nGRPO\x1b[8m\n", encoding="utf-8")
+    shown = on_a_terminal(["--ask", "GRPO", "--backend", "mock", "--notes", str(tmp_path)])
+    assert b"\\u001b[2J" in shown and not re.search(rb"\x1b\[[28]J|\xc2\x9b|\x1b\[8m", shown)
+
+
 CONSOLES = ["cp437", "cp866", "koi8-r", "cp1251", "mac-roman", "ascii", "gbk", "big5", "utf-16-le"]
 
 
