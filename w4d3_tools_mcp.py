@@ -10977,7 +10977,7 @@ OPTIONS = (
     Option("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", TOOLS, many=True),
     Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS),
     Option("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
-    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK),
+    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
     Option(
         "--base-url", "URL",
         "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,

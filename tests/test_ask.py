@@ -130,8 +130,9 @@ def test_streams_that_are_closed_do_no_harm(closed):
         run = subprocess.run(
             ["sh", "-c", line, sys.executable, PROGRAM], capture_output=True, env=CLEAN, timeout=60
         )
-        assert run.returncode == 0 and (run.stdout == b"395\n" or ">&-" in closed)
-        assert len(server.requests) == 2
+        lost = " >&-" in f" {closed}"  # the answer has nowhere to go
+        assert run.returncode == int(lost) and (run.stdout == b"395\n" or lost)
+        assert len(server.requests) == (0 if lost else 2)
 
 
 @pytest.mark.parametrize(
