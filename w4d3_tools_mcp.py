@@ -89,6 +89,12 @@ from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
 
+if __name__ == "__main__":  # Ctrl-C while the rest is being defined ends us without a traceback
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: we are to ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # § 1  词汇 Vocabulary      uses nothing · pure
@@ -1950,7 +1956,7 @@ def explain(problems: list[Problem]) -> str:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 4  注册表 Registry      uses §1–§3 · pure
+# § 4  注册表 Registry      uses §1–§3 · a thread for async tools
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # A tool is a name, a text for the model, a schema, and something that runs on one dict. Mistakes of
 # the programmer raise here, at registration; mistakes of the model become results it can read.
@@ -1959,22 +1965,127 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,45}")  # dots, spaces and longer names:
 DESCRIPTION_LIMIT = 1024  # characters; OpenAI refuses longer ones
 RESULT_CHARACTERS = 1500  # of one result, as in the lecture; a tool may set its own
 ERROR_CHARACTERS = 300  # of a failing tool's own message
-STREAM_ITEMS = 1000  # taken from a generator, which may be endless
+STREAM_ITEMS = 1000  # taken from the generators in one result, which may be endless
+LARGEST_LIMIT = 10**9  # of seconds, turns, characters; None is the way to say "no limit"
 
 LABELS = {
     "read_only": "只读，不改动任何东西",
+    "live": "结果随时间变化，相同的调用每次都要执行",
     "private": "读取私人数据",
     "untrusted": "读取不可信内容",
     "sends": "向外发送数据",
     "irreversible": "操作不可撤销",
 }
 
+# What a failing tool says may hold keys and paths of this machine; the model needs neither.
+_GONE = "[已隐去]"
+# A key is known by its beginning and by a body that looks random; sk-learn-estimator is no key.
+_RANDOM = r"(?=[\w-]{0,99}?(?:[A-Za-z0-9]{16}|\d{9}|[A-Za-z]\d+[A-Za-z]|\d[A-Za-z]+\d))"
+_SECRET = (
+    r"(?:api|access|secret|private|account|signing|auth)[_-]?key(?:[_-]?id)?|token|secret"
+    r"|password|passwd|passphrase|pwd|credentials?|密码|口令|密钥|令牌"
+)
+_WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
+_FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
+_ROOT = "home|Users|root|etc|tmp|var|usr|opt|mnt|srv|data|dev|proc|private|Volumes|work"
+_PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, new in (
+    (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", _GONE),
+    (r"(?:(?:[sprg]k|hf|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|xai|shpat|whsec)"
+     rf"[-_]{_RANDOM}|A[KS]IA(?=[A-Z0-9]{{12}})|AIza|eyJ)[A-Za-z0-9_.-]{{12,}}", _GONE),
+    (r"((?i:authorization)[\"']?\s*[=:]\s*[\"']?)(?:[A-Za-z]+\s+)?[^\s\"',;]+", rf"\1{_GONE}"),
+    (r"((?i:bearer))\s+(?!(?:tokens?|auth\w*)\b)\S+", rf"\1 {_GONE}"),
+    (r"([Bb]asic)\s+(?=[\w+/]*(?:[a-z][A-Z]|\d))(?:[\w+/]{4})+[\w+/]{2}[\w+/=]{2}(?![\w+/=])",
+     rf"\1 {_GONE}"),
+    (rf"((?<![\w-])[\w-]*(?i:{_SECRET})[\"']?\s*[=:＝：]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)",
+     rf"\1{_GONE}"),
+    (r"((?<=[?&])(?:key|sig|signature|auth|code)=)[^\s\"'&#]+", rf"\1{_GONE}"),
+    (r"([\w+.-]+://)[^/\s:@]*:[^/\s]*@", rf"\1{_GONE}@"),
+    # someone's home folder, then every other path: its last name says enough
+    (r"(?:/home|/Users|[A-Za-z]:[\\/]+Users)[\\/]+[^\\/\s\"']+(?![^\\/\"']*[\\/])", "~"),
+    (r"(?<![_.\\/~)\]}+<])(?:file:/*)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
+     rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
+     rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
+))
+
+
+def _said(error: BaseException) -> str:
+    with contextlib.suppress(BaseException):  # a broken __str__ must not make two failures of one
+        return str(error)
+    return ""
+
+
+def error_text(error: BaseException) -> str:
+    """Class and message of an exception in one bounded line, without paths, keys or traceback."""
+    message = " ".join(_said(error)[:10 * ERROR_CHARACTERS].split())
+    for pattern, replacement in _PRIVATE:
+        message = pattern.sub(replacement, message)
+    message = _cut(message, ERROR_CHARACTERS)
+    return ": ".join(filter(None, (type(error).__name__, message)))
+
+
+def _whole(text: str) -> str:
+    """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def json_value(value: object) -> object:
+    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
+    from reprlib import Repr  # bounded, and safe for a broken __repr__
+
+    short, left = Repr(), iter(range(STREAM_ITEMS))  # left for all generators: they may nest
+    short.maxother = RESULT_CHARACTERS
+
+    def named(odd: object) -> object:
+        if isinstance(odd, str):
+            return _whole(odd)
+        if isinstance(odd, float):  # NaN and infinities are no JSON; their names at least say so
+            return str(odd)
+        if isinstance(odd, int):  # with more digits than Python writes
+            return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
+        if not isinstance(odd, Iterator):
+            return _whole(short.repr(odd))
+        items = []
+        for item in odd:
+            if next(left, None) is None:
+                items.append(f"……（太长，只保留前 {STREAM_ITEMS} 项）")
+                break
+            items.append(item)
+        return plain(items, other=named)
+
+    return plain(value, other=named)
+
+
+def json_text(value: object) -> str:
+    """Strict one-line JSON of a JSON value, Chinese left readable."""
+    return _whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def cut(text: str, limit: int | None) -> str:
+    """The text in at most `limit` characters; what is missing is said at the end."""
+    if limit is None or len(text) <= limit:
+        return text
+    notice = f"\n（结果过长：共 {len(text)} 个字符，只保留开头部分）"
+    return (text[:max(0, limit - len(notice))] + notice)[:limit]
+
+
+def limit_fault(name: str, value: object) -> str:
+    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can.
+
+    >>> limit_fault("seconds", 0.5), limit_fault("turns", 0)
+    ('', 'turns 应该是大于 0、不超过 1000000000 的整数或 None，收到的是 0')
+    """
+    kinds, word = ({int, float}, "数") if name == "seconds" else ({int}, "整数")
+    if value is None or type(value) in kinds and 0 < value <= LARGEST_LIMIT:
+        return ""
+    return f"{name} 应该是大于 0、不超过 {LARGEST_LIMIT} 的{word}或 None，收到的是 {show(value)}"
+
 
 class Tool(NamedTuple):
     """A tool as the registry keeps it. `run` takes one dict of valid arguments, never **kwargs.
 
     seconds and characters are the tool's own limits (None: the loop's); output is the JSON Schema
-    of the result where it is an object.
+    of the result where it is an object. A model that repeats a call in the next turn is given the
+    old result; label a tool `live` when its result changes (a poll, a clock): it always runs.
     """
 
     name: str
@@ -1991,7 +2102,7 @@ class Tool(NamedTuple):
     def from_function(cls, fn: Callable, **options) -> Tool:
         """The tool that a Python function describes; options replace what was read from it.
 
-        A function may carry them itself: `fn.tool = {"title": "训练算力", "seconds": 5}`.
+        A function may carry them itself: `fn.tool = {"labels": {"live"}, "seconds": 5}`.
         """
         read = read_parameters(fn)
 
@@ -1999,123 +2110,87 @@ class Tool(NamedTuple):
             positional, keyword = read.bind(args)
             return fn(*positional, **keyword)
 
-        return cls(**{
+        own = {
             "name": read.name, "description": read.description, "parameters": read.schema,
-            "run": run, "output": output_schema(fn), **getattr(fn, "tool", {}), **options,
-        })
+            "run": run, "output": output_schema(fn),
+        }
+        try:
+            return cls(**{**own, **getattr(fn, "tool", {}), **options})
+        except TypeError as error:
+            fields = "、".join(cls._fields)
+            raise SchemaError(f"工具 {read.name} 的选项不对，可用的有 {fields}") from error
+
+    @property
+    def acts(self) -> bool:
+        """True when a call changes the world outside; such calls run one by one."""
+        return not self.labels.isdisjoint(("sends", "irreversible"))
 
     def schema(self) -> dict:
-        """What a model needs to know: {"name", "description", "parameters"}."""
-        return {
-            "name": self.name, "description": self.description, "parameters": self.parameters,
-        }
+        """What a model needs to know: {"name", "description", "parameters"}, a copy."""
+        own = dict(zip(self._fields, self[:3]))
+        return marshal.loads(marshal.dumps(own))  # the fastest way to copy plain data
+
+
+# field, what it has to be, what is said otherwise
+_TOOL_RULES = (
+    ("name", lambda v: isinstance(v, str) and TOOL_NAME.fullmatch(v),
+     "名字只能用英文字母、数字、_ 和 -，最多 45 个字符"),
+    ("description", lambda v: isinstance(v, str) and v.strip(),
+     "缺少说明，模型靠它决定何时调用；请给函数写 docstring"),
+    ("description", lambda v: len(str(v)) <= DESCRIPTION_LIMIT,
+     f"说明太长，上限是 {DESCRIPTION_LIMIT} 个字符"),
+    ("run", callable, "run 应该是函数"),
+    ("title", lambda v: isinstance(v, str), "title 应该是文字"),
+    ("labels", lambda v: isinstance(v, (set, frozenset, list, tuple))
+     and all(label in list(LABELS) for label in v), f"标签 labels 只能取 {'、'.join(LABELS)}"),
+    ("output", lambda v: isinstance(v, (dict, type(None))), "output 应该是 JSON Schema 或 None"),
+)
 
 
 def check_tool(tool: Tool) -> None:
     """Raise SchemaError when hosts or models would stumble over the definition."""
-    where = f"工具 {tool.name!r}"
-    if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
-        raise SchemaError(f"{where}：名字只能用英文字母、数字、_ 和 -，最多 45 个字符")
-    if not (isinstance(tool.description, str) and tool.description.strip()):
-        raise SchemaError(f"{where}：缺少说明，模型靠它决定何时调用；请给函数写 docstring")
-    if len(tool.description) > DESCRIPTION_LIMIT:
-        raise SchemaError(
-            f"{where}：说明有 {len(tool.description)} 个字符，上限是 {DESCRIPTION_LIMIT}",
-        )
-    if unknown := sorted(set(tool.labels) - set(LABELS)):
-        raise SchemaError(f"{where}：没有标签 {'、'.join(unknown)}，可用：{'、'.join(LABELS)}")
-    if faults := check_schema(tool.parameters):
-        raise SchemaError(f"{where}：参数模式有问题：{'；'.join(faults)}")
-
-
-# What a failing tool says may hold paths and keys of this machine; the model needs neither.
-_PRIVATE = (
-    (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|hf|AKIA|eyJ)[-_A-Za-z0-9.]{12,}"), "[已隐去]"),
-    (re.compile(r"(?i)\bbearer\s+\S+"), "Bearer [已隐去]"),
-    (
-        re.compile(r"(?i)\b([\w-]*(?:api[_-]?key|token|password|passwd|secret))"
-                   r"([\"']?\s*[=:]\s*)[\"']?[^\s\"',;&]+"),
-        r"\1\2[已隐去]",
-    ),
-    (re.compile(r"://[^/\s:@]+:[^/\s@]+@"), "://[已隐去]@"),
-    (re.compile(r"\b[A-Za-z]:\\(?:[^\\\s\"']+\\)*([^\\\s\"']*)"), r"\1"),
-    (re.compile(r"(?<![\w:/.])~?/(?:[\w.@+ -]+/)+([\w.@+-]*)"), r"\1"),
-)
-
-
-def error_text(error: BaseException) -> str:
-    """Class and message of an exception in one bounded line, without paths, keys or traceback."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:  # a broken __str__ must not turn one failure into two
-        message = ""
-    for pattern, replacement in _PRIVATE:
-        message = pattern.sub(replacement, message)
-    if len(message) > ERROR_CHARACTERS:
-        message = message[:ERROR_CHARACTERS] + "…"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _whole(text: str) -> str:
-    """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _odd_value(value: object) -> object:
-    if isinstance(value, str):
-        return _whole(value)
-    if isinstance(value, float):  # NaN and infinities are no JSON; their names at least say so
-        return str(value)
-    if isinstance(value, Iterator):
-        return [plain(item, other=_odd_value) for item in itertools.islice(value, STREAM_ITEMS)]
-    return _whole(repr(value))
-
-
-def json_value(value: object) -> object:
-    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
-    return plain(value, other=_odd_value)
-
-
-def json_text(value: object) -> str:
-    """Strict one-line JSON of a JSON value, Chinese left readable."""
-    return _whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def cut(text: str, limit: int) -> str:
-    """The text in at most `limit` characters; what is missing is said at the end."""
-    if len(text) <= limit:
-        return text
-    notice = f"\n（结果过长：共 {len(text)} 个字符，只保留开头部分）"
-    return text[:max(0, limit - len(notice))] + notice
+    faults = [
+        f"{text}，收到的是 {show(value)}"
+        for field, good, text in _TOOL_RULES if not good(value := getattr(tool, field))
+    ]
+    faults += filter(None, (limit_fault(n, getattr(tool, n)) for n in ("seconds", "characters")))
+    if schema_faults := check_schema(tool.parameters):
+        faults.append(f"参数模式有问题：{'；'.join(schema_faults)}")
+    if faults:
+        raise SchemaError(f"工具 {show(tool.name)}：{'；'.join(faults)}")
 
 
 def _awaited(value: object) -> object:
-    """The value itself, or what the awaitable gives; also when an event loop already runs here."""
-    if not hasattr(value, "__await__"):
+    """The value itself, or what the coroutine or asynchronous generator in it gives.
+
+    That runs in a thread of its own, for an event loop may already run in this one; a daemon, so
+    that a tool which never ends does not keep the process alive.
+    """
+    if not (hasattr(value, "__await__") or hasattr(value, "__aiter__")):
         return value
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future
 
     async def finish() -> object:
-        return await value
+        result = await value if hasattr(value, "__await__") else value
+        if not hasattr(result, "__aiter__"):
+            return result
+        items = []
+        async for item in result:
+            items.append(item)
+            if len(items) > STREAM_ITEMS:  # one too many: `json_value` says that there is more
+                break
+        return iter(items)
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, finish()).result()
+    def work() -> None:
+        try:
+            future.set_result(asyncio.run(finish()))
+        except BaseException as error:
+            future.set_exception(error)
 
-
-def _run(tool: Tool, args: dict, characters: int) -> ToolResult:
-    limit = tool.characters or characters
-    try:
-        value = json_value(_awaited(tool.run(args)))
-        text = _whole(value) if isinstance(value, str) else json_text(value)
-    except ToolError as error:
-        return ToolResult(cut(_whole(str(error)), limit), "failed")
-    except KeyboardInterrupt:  # the user's, not the tool's
-        raise
-    except BaseException as error:  # sys.exit() or a cancelled task in a tool must not end the host
-        reason = _whole(error_text(error))
-        return ToolResult(f"工具 {tool.name} 执行出错：{reason}", "failed")
-    return ToolResult(cut(text, limit), value=value)
+    future, context = Future(), contextvars.copy_context()  # `report_progress` looks in the context
+    threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    return future.result()
 
 
 class ToolRegistry:
@@ -2137,11 +2212,16 @@ class ToolRegistry:
             self.add(tool) if isinstance(tool, Tool) else self.register(tool)
 
     def add(self, tool: Tool) -> Tool:
-        """Register a finished tool. Raises SchemaError for a bad definition or a taken name."""
+        """Register a finished tool; what the caller does to its dicts later changes nothing here.
+
+        Raises SchemaError for a bad definition or a taken name.
+        """
         check_tool(tool)
         if tool.name in self._tools:
-            raise SchemaError(f"工具 {tool.name!r}：已有同名工具，请改名")
-        self._tools[tool.name] = tool
+            raise SchemaError(f"工具 {tool.name}：已有同名工具，请改名")
+        copied = ("description", "parameters", "title", "output")
+        own = json_value({name: getattr(tool, name) for name in copied})
+        tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
         return tool
 
     def register(self, fn: Callable | None = None, **options) -> Callable:
@@ -2179,21 +2259,33 @@ class ToolRegistry:
         """A registry of these tools in this order. Raises KeyError for a name it does not have."""
         return ToolRegistry([self[name] for name in names], coerce=self.coerce)
 
-    def call(self, call: ToolCall, *, characters: int = RESULT_CHARACTERS) -> ToolResult:
-        """The result of one call, whatever the model wrote; never raises."""
-        tool = self.get(call.name)
+    def call(self, call: ToolCall, *, characters: int | None = RESULT_CHARACTERS) -> ToolResult:
+        """The result of one call, whatever the model wrote; never raises, but for Ctrl-C."""
+        tool, repairs = None, []
+        try:
+            tool = self.get(call.name)
+            result = self._run(tool, call, repairs)
+        except ToolError as error:
+            status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
+            result = ToolResult(_said(error) or "工具没有说明原因", status)
+        except KeyboardInterrupt:  # the user's, not the tool's
+            raise
+        except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
+            what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
+            result = ToolResult(f"{what}：{error_text(error)}", "failed")
+        limit = tool and tool.characters or characters
+        return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
+
+    def _run(self, tool: Tool | None, call: ToolCall, repairs: list[str]) -> ToolResult:
         if tool is None:
             return ToolResult(self._unknown(call.name), "unknown_tool")
-        repairs: list[str] = []
-        try:
-            args = parse_arguments(call.arguments)
-        except ArgumentsError as error:
-            return ToolResult(str(error), "bad_arguments")
+        args = parse_arguments(call.arguments)
         if self.coerce:
-            args, repairs = repair_arguments(args, tool.parameters)
+            args, repairs[:] = repair_arguments(args, tool.parameters)
         if problems := validate_arguments(args, tool.parameters):
-            return ToolResult(explain(problems), "bad_arguments", None, tuple(repairs))
-        return _run(tool, args, characters)._replace(repairs=tuple(repairs))
+            raise ArgumentsError(explain(problems))
+        value = json_value(_awaited(tool.run(args)))
+        return ToolResult(value if isinstance(value, str) else json_text(value), value=value)
 
     def _unknown(self, name: object) -> str:
         near = closest(name, self.names) if isinstance(name, str) else None
@@ -2223,89 +2315,70 @@ _NOTHING_FOUND = re.compile(
 )
 _MOST_REQUIRED = 5
 _LARGEST_SCHEMA = 8192  # characters; beyond it hosts and small models struggle
+_MOST_SIBLINGS = 3  # named, of those that look alike
 _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in common
 
 
-def _pieces(tool: Tool) -> set[str]:
-    text = re.sub(r"\s+", "", f"{tool.name}{tool.description}".lower())
-    return {text[i:i + 2] for i in range(len(text) - 1)}
+@functools.lru_cache(2**14)  # every tool is compared with every other
+def _two_letters(text: str) -> frozenset[str]:
+    text = re.sub(r"\s+", "", text.lower())
+    return frozenset(text[i:i + 2] for i in range(len(text) - 1))
 
 
 def _likeness(one: Tool, other: Tool) -> float:
-    a, b = _pieces(one), _pieces(other)
-    return len(a & b) / (len(a | b) or 1)
+    a, b = _two_letters(one.name + one.description), _two_letters(other.name + other.description)
+    both = len(a & b)
+    return both / (len(a) + len(b) - both or 1)
 
 
-def _review_name(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if tool.name.lower() in _VAGUE_NAMES or len(tool.name) < 3:
-        yield f"名字 {tool.name} 太笼统，改成“动词_对象”，例如 search_notes"
-
-
-def _review_description(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if len(tool.description) < 15:
-        yield f"说明只有 {len(tool.description)} 个字符，请写清做什么、什么时候用"
-
-
-def _review_result(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    if not _COMES_BACK.search(tool.description):
-        yield "说明没有讲返回什么"
-    if _LOOKS_UP.search(tool.name) and not _NOTHING_FOUND.search(tool.description):
-        yield "说明没有讲查不到时返回什么"
-
-
-def _review_siblings(tool: Tool, others: list[Tool]) -> Iterator[str]:
-    for other in others:
-        if _likeness(tool, other) >= _SIMILAR and other.name not in tool.description:
-            yield f"和 {other.name} 很像，请写清两者的分工"
-
-
-def _review_required(tool: Tool, others: list[Tool]) -> Iterator[str]:
+def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
+    name, said = tool.name, tool.description
+    guess = "不知道会得到什么，模型就会多调一次或编一个结果"
+    if name.lower() in _VAGUE_NAMES or len(name) < 3:
+        yield f"名字 {name} 太笼统，改成“动词_对象”，例如 search_notes", "模型先看名字来选工具"
+    if len(said) < 15:
+        what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
+        yield what, "模型靠说明判断什么时候该用"
+    if not _COMES_BACK.search(said):
+        yield "说明没有讲返回什么", guess
+    if _LOOKS_UP.search(name) and not _NOTHING_FOUND.search(said):
+        yield "说明没有讲查不到时返回什么", guess
+    alike = [o.name for o in others if o.name not in said and _likeness(tool, o) >= _SIMILAR]
+    for like in alike[:_MOST_SIBLINGS]:
+        yield f"和 {like} 很像，请写清两者的分工", "分工不清，模型就会选错"
+    if more := len(alike[_MOST_SIBLINGS:]):
+        yield f"另外还和 {more} 个工具很像，请写清各自的分工", "分工不清，模型就会选错"
     if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
-        yield f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
-
-
-def _review_shape(tool: Tool, others: list[Tool]) -> Iterator[str]:
+        what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
+        yield what, "必填越多，越容易缺参数或编参数"
     text = json.dumps(tool.parameters, ensure_ascii=False)
+    dear = "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"
     if len(text) > _LARGEST_SCHEMA:
-        yield f"参数模式有 {len(text)} 个字符，太大"
+        yield f"参数模式有 {len(text)} 个字符，太大", dear
     if nested := [key for key in ("anyOf", "oneOf", "allOf", "$ref") if f'"{key}"' in text]:
-        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平"
+        yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", dear
 
 
 def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
+    kinds = schema.get("type", ())
     if not text:
         yield "没有说明", "模型只能猜这个参数填什么"
+    elif "enum" in schema or kinds == "boolean":
         return
-    kinds = schema.get("type", ())
-    if "enum" in schema or kinds == "boolean":
-        return
-    if _CHOICES.search(text) and kinds == "string":
+    elif _CHOICES.search(text) and kinds == "string":
         yield "取值有限，请改用 Literal 或 Enum", "enum 会进模式，模型和校验都能看到，文字里的不会"
     elif not _CONCRETE.search(text):
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
-# rule → why it matters; the rules of the lecture, Week 4 Day 3 §2.1
-_REVIEWS = (
-    (_review_name, "模型先看名字来选工具"),
-    (_review_description, "模型靠说明判断什么时候该用"),
-    (_review_result, "不知道会得到什么，模型就会多调一次或编一个结果"),
-    (_review_siblings, "分工不清，模型就会选错"),
-    (_review_required, "必填越多，越容易缺参数或编参数"),
-    (_review_shape, "有的主机和小模型读不懂嵌套的模式，每次请求也更贵"),
-)
-
-
 def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
-    """What to improve in a definition and why, by the lecture's rules; [] when it reads well."""
+    """What to improve and why, by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
     others = [other for other in others if other.name != tool.name]
-    advice = [
-        Advice(tool.name, what, why) for rule, why in _REVIEWS for what in rule(tool, others)
-    ]
+    advice = [Advice(tool.name, *found) for found in _review_definition(tool, others)]
     for name, schema in tool.parameters.get("properties", {}).items():
         schema = schema if isinstance(schema, dict) else {}
-        for what, why in _review_parameter(str(schema.get("description", "")), schema):
-            advice.append(Advice(f"{tool.name}.{name}", what, why))
+        found = _review_parameter(str(schema.get("description", "")), schema)
+        advice += (Advice(f"{tool.name}.{name}", *each) for each in found)
     return advice
 
 
@@ -3090,6 +3163,10 @@ class NotesIndex:
         """What was skipped and why, one sentence each."""
         return self._store[1]
 
+    def outline(self) -> list[Note]:
+        """All sections in reading order; of a large folder without their texts."""
+        return self.sections
+
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole day."""
         return [note for note in self.sections if note.level == 0]
@@ -3421,8 +3498,10 @@ class LargeNotesIndex(NotesIndex):
             with contextlib.suppress(OSError):
                 os.remove(self.path + end)
 
-    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+    def _notes(
+        self, condition: str, *values: object, columns: str = NOTE_COLUMNS,
+    ) -> Callable[[Any], list[Note]]:
+        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
         return lambda base: [Note(*row) for row in base.execute(query, values)]
 
     @property
@@ -3439,6 +3518,11 @@ class LargeNotesIndex(NotesIndex):
             lambda: super(LargeNotesIndex, self).notices,
         )
         return list(dict.fromkeys([*self._skipped, *found]))
+
+    def outline(self) -> list[Note]:
+        """All sections in reading order, without their texts where these are not in memory."""
+        bare = NOTE_COLUMNS.replace("s.text", "''")
+        return self._ask(self._notes("1", columns=bare), super().outline)
 
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole."""
@@ -4183,14 +4267,18 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     return result
 
 
+def plain_messages(messages: Iterable[dict]) -> list[dict]:
+    """The messages without our own keys, as an OpenAI server takes them."""
+    return [{k: v for k, v in message.items() if k not in OWN_KEYS} for message in messages]
+
+
 def to_hf_messages(messages: list[dict]) -> list[dict]:
     """Messages for a transformers chat template: arguments as an object, results with their name.
 
     `tidy_history` reads them back.
     """
     result, names = [], {}
-    for message in tidy_history(messages):
-        message = {key: value for key, value in message.items() if key not in OWN_KEYS}
+    for message in plain_messages(tidy_history(messages)):
         if message["role"] == "tool":
             message["name"] = names[message["tool_call_id"]]
         for call in message.get("tool_calls", ()):
@@ -5678,22 +5766,26 @@ def turn_from_anthropic(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # ask the model → run what it calls → hand the results back → ask again, until it answers in text.
 # The loop yields events and prints nothing. Whatever happens (limit, time-out, Ctrl-C), every call
-# in the history gets exactly one result, in call order, so the history can always be sent again.
+# in the history has exactly one result at every instant, in call order: the assistant message and
+# the places of its results are added in one step, and a place only ever changes its text.
 
 CALLS_PER_TURN = 32  # a runaway model can write thousands of calls in one answer
 PARALLEL = 8  # tools running at the same time
+SLICE = 0.5  # seconds of one wait; Windows notices Ctrl-C only between two waits
 
+INTERRUPTED = "用户中断，没有等到这次调用的结果；它如果已经开始执行，操作可能已经发生。"
 REPEATED = "（这是同样的调用第二次，结果与上次相同：请直接用它回答，不要再调用。）"
+LATE = "（这是超时的那次调用后来给出的结果，没有再执行一次。）"
 
 
 class Limits(NamedTuple):
-    """Guard rails of one run. None switches a limit off."""
+    """Guard rails of one run: above 0, or None for no limit."""
 
     turns: int | None = 8  # model calls
     seconds: float | None = 30.0  # per tool; all tools of one turn share the same start
     tokens: int | None = 200_000  # input + output over the run, as the server reports them
     same_call: int | None = 3  # the same name and arguments in so many turns in a row
-    characters: int = RESULT_CHARACTERS  # per result
+    characters: int | None = RESULT_CHARACTERS  # per result
 
 
 class ModelAsked(NamedTuple):
@@ -5744,36 +5836,72 @@ STOP_REASONS = {
 Event = ModelAsked | ModelAnswered | CallStarted | CallFinished | Finished
 
 
+def _argument_text(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json_text(json_value(arguments))
+
+
 def _wire_call(call: ToolCall) -> dict:
-    arguments = call.arguments
-    if not isinstance(arguments, str):
-        arguments = json_text(json_value(arguments))
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", **(call.extra or {}), "function": function}
+    function = {"name": call.name, "arguments": _argument_text(call.arguments)}
+    own = {"id": call.id, "type": "function", "function": function}
+    return {**own, **(call.extra or {}), **own}  # unknown keys may not replace known ones
 
 
 def assistant_message(turn: Turn) -> dict:
     """The OpenAI assistant message of a turn; arguments become a JSON string again."""
-    message = {"role": "assistant", "content": turn.text, **(turn.extra or {})}
-    if turn.calls:
-        message["tool_calls"] = [_wire_call(call) for call in turn.calls]
+    calls = [_wire_call(call) for call in turn.calls]
+    own = {"role": "assistant", "content": turn.text, "tool_calls": calls}
+    message = {**own, **(turn.extra or {}), **own}
+    if not calls:
+        del message["tool_calls"]
     return message
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
-    """The OpenAI tool message that answers `call`."""
-    return {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    """The OpenAI tool message that answers `call`; `is_error` is for vendors that ask for it."""
+    message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    return {**message, "is_error": True} if result.is_error else message
+
+
+def _sound_call(call: ToolCall) -> ToolCall:
+    names = [text if isinstance(text, str) else show(text) for text in (call.id, call.name)]
+    extra = call.extra and json_value(dict(call.extra))
+    return ToolCall(*map(_whole, (*names, _argument_text(call.arguments))), extra)
+
+
+def _sound_turn(turn: Turn) -> Turn:
+    """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens."""
+    try:
+        text, finish, reasoning = (
+            _whole(said or "") for said in (turn.text, turn.finish or "stop", turn.reasoning)
+        )
+        calls = tuple(map(_sound_call, turn.calls or ()))
+        usage = turn.usage and Usage(*(n if type(n) is int and n > 0 else 0 for n in turn.usage))
+        extra = turn.extra and json_value(dict(turn.extra))
+        return Turn(text, calls, finish, usage, reasoning, extra)
+    except Exception as error:
+        raise BackendError(f"模型的回答不是合格的 Turn：{error_text(error)}") from error
+
+
+_NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
 
 
 class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
-    def __init__(self, call: ToolCall):
-        self.call = call
-        self.result: ToolResult | None = None
+    def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
+        self.call, self.tool = call, tool or _NO_TOOL
+        try:
+            self.arguments = parse_arguments(call.arguments)
+            self.key = call.name, json.dumps(self.arguments, sort_keys=True)  # spelling aside
+        except ArgumentsError:
+            self.arguments, self.key = {}, (call.name, call.arguments)
+        self.limit = self.tool.seconds or limits.seconds
+        self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
+        self.result: ToolResult | None = None  # what the model is told
+        self.outcome: ToolResult | None = None  # what the tool gave, even if too late
         self.seconds: float | None = None
-        self.done = threading.Event()
-        self._lock = threading.Lock()
+        self.started, self.done = False, threading.Event()
+        self._lock = threading.RLock()
 
     def finish(self, result: ToolResult, seconds: float | None = None) -> None:
         with self._lock:
@@ -5781,55 +5909,51 @@ class _Job:
                 self.result, self.seconds = result, seconds
                 self.done.set()
 
+    def wait(self, begin: float) -> None:
+        """Return when it has a result; when its time is up, counted from `begin`, that is it."""
+        end = begin + (self.limit or math.inf)
+        while not self.done.wait(max(0.0, min(SLICE, end - time.monotonic()))):
+            if time.monotonic() < end:
+                continue
+            with self._lock:
+                then = "可以换个参数再试，或如实告诉用户。"
+                if not self.started:
+                    then = "它还没有轮到，没有执行。"
+                elif self.tool.acts:
+                    then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
+                text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
+                self.finish(ToolResult(text, "timed_out"), self.limit)
 
-def _work(job: _Job, tools: ToolRegistry, characters: int, slots, clock) -> None:
-    with slots:
-        if job.done.is_set():  # its time ran out, or the user left, while it waited for a slot
-            return
-        begin = clock() if clock else 0.0
-        try:
-            result = tools.call(job.call, characters=characters)
-        except KeyboardInterrupt:  # Ctrl-C goes to the main thread: this one the tool raised itself
-            result = ToolResult("工具自己中断了", "failed")
-        job.finish(result, clock() - begin if clock else None)
+    def work(self, tools: ToolRegistry, characters: int | None, slots, clock) -> None:
+        """Run the tool, unless time ran out or the user left while this waited for a slot."""
+        with slots:
+            with self._lock:
+                self.started = self.result is None
+            if not self.started:
+                return
+            seconds = None
+            try:
+                begin = clock() if clock else 0.0
+                self.outcome = tools.call(self.call, characters=characters)
+                seconds = clock() - begin if clock else None
+            except BaseException as error:  # of the clock; a thread that dies would never finish
+                self.outcome = self.outcome or ToolResult(error_text(error), "failed")
+            self.finish(self.outcome, seconds)
 
 
-def _expire(jobs: list[_Job], seconds: float) -> None:
-    text = f"工具在 {seconds:g} 秒内没有返回结果，已放弃等待。可以换个参数再试，或如实告诉用户。"
-    for job in jobs:
-        job.finish(ToolResult(text, "timed_out"), seconds)
+def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock) -> None:
+    """Start every open job at once in daemon threads.
 
-
-def _start(jobs: list[_Job], tools: ToolRegistry, limits: Limits, clock) -> list[threading.Timer]:
-    """Start every open job at once in daemon threads; returns the timers that will end them.
-
-    Daemon threads, not an executor: an executor waits at exit for a tool that never returns.
+    Not an executor: an executor waits at exit for a tool that never returns.
     """
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
-    deadlines: dict[float, list[_Job]] = {}
     for job in jobs:
-        tool = tools.get(job.call.name)
-        acts = tool is not None and tool.labels & {"sends", "irreversible"}
-        slots = one_by_one if acts else parallel
-        arguments = (job, tools, limits.characters, slots, clock)
-        threading.Thread(target=_work, args=arguments, daemon=True).start()
-        seconds = (tool.seconds if tool else None) or limits.seconds
-        if seconds is not None:
-            deadlines.setdefault(seconds, []).append(job)
-    timers = [threading.Timer(s, _expire, (late, s)) for s, late in deadlines.items()]
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
-    return timers
-
-
-def call_key(call: ToolCall) -> tuple[str, str]:
-    """Name and canonical arguments: equal for calls that ask for the same thing."""
-    try:
-        arguments = parse_arguments(call.arguments)
-    except ArgumentsError:
-        return call.name, str(call.arguments)
-    return call.name, json.dumps(arguments, sort_keys=True)
+        work = (job.work, tools, characters, one_by_one if job.tool.acts else parallel, clock)
+        try:
+            run = contextvars.copy_context().run
+            threading.Thread(target=run, args=work, daemon=True).start()
+        except RuntimeError as error:  # the system gives us no more threads
+            job.finish(ToolResult(f"这次没有执行：{error_text(error)}", "failed"))
 
 
 class _Memory:
@@ -5837,51 +5961,53 @@ class _Memory:
 
     def __init__(self):
         self.streak: dict[tuple[str, str], int] = {}  # in how many turns in a row
-        self.results: dict[tuple[str, str], ToolResult] = {}
+        self.ran: list[_Job] = []
 
-    def count(self, calls: Iterable[ToolCall]) -> int:
+    def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
-        keys = {call_key(call) for call in calls}
+        keys = {job.key for job in jobs if "live" not in job.tool.labels}
         self.streak = {key: self.streak.get(key, 0) + 1 for key in keys}
         return max(self.streak.values(), default=0)
 
-    def replay(self, call: ToolCall) -> ToolResult | None:
-        """The old result when the call repeats one that went well in the turn before."""
-        key = call_key(call)
-        old = self.results.get(key)
-        if self.streak[key] < 2 or old is None or old.is_error:
+    def answer(self, job: _Job) -> ToolResult | None:
+        """The result of a call that must not run now, or need not run again."""
+        same_tool = [old for old in self.ran if old.call.name == job.call.name]
+        if job.tool.acts and any(old.outcome is None for old in same_tool):
+            text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
+            return ToolResult(text, "limited")
+        old = next((old for old in reversed(same_tool) if old.key == job.key), job)
+        if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
             return None
-        return old._replace(text=f"{old.text}\n{REPEATED}")
+        late = old.outcome is not old.result
+        if not late and self.streak[job.key] < 2:
+            return None
+        return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
-    def keep(self, jobs: Iterable[_Job]) -> None:
-        self.results |= {call_key(job.call): job.result for job in jobs}
 
-
-def _cut_off(turn: Turn, index: int) -> bool:
-    """True when the answer ended at the token limit inside this call, its last one."""
-    if turn.finish != "length" or index < len(turn.calls) - 1:
-        return False
+def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
+    text = "用户没有批准这次调用，不要再试；请说明情况。"
     try:
-        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
-    except ArgumentsError:
-        return True
+        if approve is None or approve(call):
+            return None
+    except Exception as error:
+        text = f"没能问到用户是否批准（{error_text(error)}），这次没有执行；请说明情况。"
+    return ToolResult(text, "cancelled")
 
 
 def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve) -> None:
     """Give a result at once to each call that must not run, or need not."""
     for index, job in enumerate(jobs):
+        text = ""
         if reason:
-            job.finish(ToolResult(f"{STOP_REASONS[reason]}，这次调用没有执行。", "limited"))
+            text = f"{STOP_REASONS[reason]}，这次调用没有执行。"
         elif index >= CALLS_PER_TURN:
             text = f"一轮最多 {CALLS_PER_TURN} 个调用，这一个没有执行。"
-            job.finish(ToolResult(text, "limited"))
-        elif _cut_off(turn, index):
+        elif turn.finish == "length" and index == len(jobs) - 1 and not job.arguments:
+            # unreadable, or nothing arrived: the answer ended inside this call
             text = "调用写到一半就到了长度上限，没有执行。请缩短参数后重新调用。"
-            job.finish(ToolResult(text, "limited"))
-        elif old := memory.replay(job.call):
-            job.finish(old)
-        elif approve and not approve(job.call):
-            job.finish(ToolResult("用户没有批准这次调用，不要再试；请说明情况。", "cancelled"))
+        known = ToolResult(text, "limited") if text else memory.answer(job)
+        if result := known or _refusal(approve, job.call):
+            job.finish(result)
 
 
 def _stop_reason(limits: Limits, number: int, usage: Usage, streak: int) -> str:
@@ -5901,41 +6027,42 @@ def run_tool_loop(
 ) -> Iterator[Event]:
     """Events of one run: the model is asked, its calls are run, until it answers in text.
 
-    `messages` is the OpenAI message list; it grows in place and is complete at every event where
-    the model is asked, and after the last one. Raises only what `model.chat` raises. Closing the
-    generator, or Ctrl-C, leaves a history in which every call has its result.
+    `messages` is the OpenAI message list; it grows in place. It can be sent again whenever the run
+    ends, also by closing the generator or Ctrl-C. Raises what `model.chat` raises, BackendError for
+    an answer that is no Turn, SchemaError for limits that make no sense.
     """
+    if faults := "；".join(filter(None, map(limit_fault, limits._fields, limits))):
+        raise SchemaError(f"Limits：{faults}")
     usage, memory, text = Usage(), _Memory(), ""
     for number in itertools.count(1):
         yield ModelAsked(number)
         begin = clock() if clock else 0.0
-        turn = model.chat(messages, tools.schemas(), tool_choice, on_delta)
+        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta))
         seconds = clock() - begin if clock else None
-        messages.append(assistant_message(turn))
+        jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
+        messages.extend([assistant_message(turn), *(job.message for job in jobs)])
         usage, text = usage.plus(turn.usage or Usage()), turn.text or text
-        jobs, timers = [_Job(call) for call in turn.calls], []
         try:
             yield ModelAnswered(number, turn, seconds)
             if not jobs:
                 reason = "length" if turn.finish == "length" else "answered"
                 yield Finished(text, reason, usage, number)
                 return
-            reason = _stop_reason(limits, number, usage, memory.count(turn.calls))
+            reason = _stop_reason(limits, number, usage, memory.count(jobs))
             _settle(jobs, turn, reason, memory, approve)
             waiting = [job for job in jobs if not job.done.is_set()]
             for job in waiting:
                 yield CallStarted(job.call)
-            timers = _start(waiting, tools, limits, clock)
+            started = time.monotonic()
+            _start(waiting, tools, limits.characters, clock)
             for job in jobs:
-                job.done.wait()
+                job.wait(started)
                 yield CallFinished(job.call, job.result, job.seconds)
         finally:
-            for timer in timers:
-                timer.cancel()
             for job in jobs:
-                job.finish(ToolResult("用户中断，这次调用没有完成。", "cancelled"))
-                messages.append(tool_message(job.call, job.result))
-        memory.keep(waiting)
+                job.finish(ToolResult(INTERRUPTED, "cancelled"))
+                job.message["content"] = job.result.text
+        memory.ran += [job for job in waiting if job.started]
         if reason:
             yield Finished(text, reason, usage, number)
             return
@@ -5975,11 +6102,11 @@ class MockLLM:
 
 
 def last_result(messages: list[dict]) -> object:
-    """The newest tool message as a JSON value, or as text where it is no JSON."""
-    text = next(m["content"] for m in reversed(messages) if m["role"] == "tool")
+    """The newest tool message as a JSON value, or as text where it is no JSON; None without one."""
+    text = next((m["content"] for m in reversed(messages) if m["role"] == "tool"), "null")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -6167,6 +6294,7 @@ FIELDS_SINCE = {
     "completions": "2025-03-26",
     "message": "2025-03-26",
     "title": "2025-06-18",
+    "resource_link": "2025-06-18",
     "outputSchema": "2025-06-18",
     "structuredContent": "2025-06-18",
 }
@@ -6228,9 +6356,19 @@ class Request:
         self.server, self.revision = server, revision
         self.id, self.method = message["id"], message["method"]
         self.params = message.get("params") or {}
-        self.token = self.params.get("_meta", {}).get("progressToken")
-        self.cancelled = False
-        self._done, self._emit = -1.0, None
+        self._done, self._emit, self._owed = -1.0, None, iter((True,))
+
+    @property
+    def alive(self) -> bool:
+        """Whether its reply is still owed."""
+        return self.server.open.get(self.id) is self
+
+    def end(self) -> bool:
+        """True for the one caller that ends it; its id is free from then on."""
+        if not next(self._owed, False):
+            return False
+        del self.server.open[self.id]
+        return True
 
     def param(self, name: str, kind: type, default: object = None) -> Any:
         """A parameter of that JSON type. Raises RpcError -32602 if it is missing or of another."""
@@ -6249,23 +6387,26 @@ class Request:
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Send how far it is, if the client asked for that and it is further than before."""
-        if self.cancelled:
+        if not self.alive:
             raise ToolError("客户端已取消这次调用")
-        if self.token is None or not self._done < done < math.inf:
+        token = self.params.get("_meta", {}).get("progressToken")
+        if token is None or not self._done < done < math.inf:
             return
         self._done = done
-        params = {"progressToken": self.token, "progress": done}
-        if total is not None:
+        params = {"progressToken": token, "progress": done}
+        if total is not None and math.isfinite(total):
             params["total"] = total
         if message:
-            params["message"] = message
+            params["message"] = str(message)
         self.notify("notifications/progress", params)
 
     def run(self, emit: Callable[[dict], None]) -> None:
         """Do the work: emit what belongs to it and, unless cancelled or held open, the reply."""
         self._emit = emit
+        if not self.alive:  # cancelled while it waited in a batch
+            return
         reply = self._reply()
-        if reply and self.server.open.pop(self.id, None) is self:  # pop: one of two threads gets it
+        if reply and self.end():
             emit(reply)
 
     def _reply(self) -> dict | None:
@@ -6295,9 +6436,13 @@ class Batch:
     def __init__(self, started: list[list[dict] | Request]):
         self._started = started
 
-    cancelled = False  # as a whole; its requests are cancelled one by one
+    @property
+    def alive(self) -> bool:
+        """Whether one of its replies is still owed."""
+        return any(item.alive for item in self._started if isinstance(item, Request))
 
     def run(self, emit: Callable[[object], None]) -> None:
+        """As Request.run, for all of them; only notifications do not wait for the end."""
         replies = []
 
         def sort(message: dict) -> None:
@@ -6312,15 +6457,11 @@ class Batch:
             emit(replies)
 
 
-def _meta_of(message: object) -> dict:
+def _is_enveloped(message: object) -> bool:
     match message:
         case {"params": {"_meta": dict() as meta}}:
-            return meta
-    return {}
-
-
-def _method_of(message: object) -> object:
-    return message.get("method") if isinstance(message, dict) else None
+            return not ENVELOPE_KEYS.isdisjoint(meta)
+    return False
 
 
 def _enveloped_revision(meta: dict) -> Revision:
@@ -6411,11 +6552,10 @@ class McpServer:
             raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
         if type(meta.get("progressToken", "")) not in (str, int):
             raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
-        return _enveloped_revision(meta) if ENVELOPE_KEYS & meta.keys() else self.negotiated
+        return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
 
     def _begin_batch(self, messages: list) -> list[dict] | Batch:
-        enveloped = any(ENVELOPE_KEYS & _meta_of(message).keys() for message in messages)
-        if not self.negotiated.batches or enveloped:
+        if not self.negotiated.batches or any(map(_is_enveloped, messages)):
             text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
             return [error_reply(None, RpcError(INVALID_REQUEST, text))]
         if not messages:
@@ -6423,9 +6563,10 @@ class McpServer:
         return Batch([self._begin_in_batch(message) for message in messages])
 
     def _begin_in_batch(self, message: object) -> list[dict] | Request:
-        if isinstance(message, list) or _method_of(message) == "initialize":
-            error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
-            return [error_reply(readable_id(message), error)]
+        match message:
+            case [*_] | {"method": "initialize"}:
+                error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
+                return [error_reply(readable_id(message), error)]
         return self.begin(message)
 
     def _notice(self, message: dict) -> None:
@@ -6434,19 +6575,21 @@ class McpServer:
             return
         match message.get("params"):
             case {"requestId": int() | str() as id} if not isinstance(id, bool):
-                if request := self.open.pop(id, None):
-                    request.cancelled = True
+                if request := self.open.get(id):
+                    request.end()
 
     @functools.cached_property
-    def sections(self) -> dict[str, Note]:
-        """Sections by what stands for {note} in their URI: file name, or id of the section."""
+    def outline(self) -> list[Note]:
+        """Every section in reading order; [] if there are no notes."""
         try:
-            notes = self.notes.sections if self.notes else []
+            return self.notes.outline() if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
-            notes = []
-        return {note.section: note for note in notes} | {
-            note.name: note for note in notes if note.level == 0
-        }
+            return []
+
+    @functools.cached_property
+    def files(self) -> dict[str, Note]:
+        """The files by name."""
+        return {note.name: note for note in self.outline if note.level == 0}
 
 
 # ── Opening ──
@@ -6507,16 +6650,17 @@ def _listen(server: McpServer, request: Request) -> None:
 # ── Lists in pages ──
 
 
-def _page(request: Request, key: str, items: Sequence[dict]) -> dict:
+def _page(request: Request, key: str, items: Iterable, entry: Callable[[Any], dict]) -> dict:
     """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
-    size = request.server.page_items
+    size, items = request.server.page_items, list(items)
+    starts = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
     cursor = request.params.get("cursor")
-    pages = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
-    if cursor is not None and (not isinstance(cursor, str) or cursor not in pages):
+    start = 0 if cursor is None else starts.get(cursor if isinstance(cursor, str) else "")
+    if start is None:
         reason = f"cursor 无效：{show(cursor)}，请原样传回 nextCursor，或不传"
         raise RpcError(INVALID_PARAMS, reason)
-    start = pages.get(cursor, 0)
-    page = {key: [known_fields(item, request.revision) for item in items[start:start + size]]}
+    shown = items[start:start + size]
+    page = {key: [known_fields(entry(item), request.revision) for item in shown]}
     if start + size < len(items):
         page["nextCursor"] = f"{request.method}@{start + size}"
     return page
@@ -6529,7 +6673,7 @@ def _listed_tool(tool: Tool) -> dict:
 
 @method("tools/list", cacheable=True)
 def _list_tools(server: McpServer, request: Request) -> dict:
-    return _page(request, "tools", [_listed_tool(tool) for tool in server.tools])
+    return _page(request, "tools", server.tools, _listed_tool)
 
 
 # ── Calling a tool ──
@@ -6551,6 +6695,7 @@ def _checked(result: ToolResult, tool: Tool) -> ToolResult:
 
 
 NOTE_URI = "notes://"
+NOTE_TEMPLATE = NOTE_URI + "{note}"
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -6564,20 +6709,18 @@ def note_uri(name: str) -> str:
     return NOTE_URI + "".join(quoted)
 
 
-def _resource(name: str, note: Note) -> dict:
-    return {
-        "uri": note_uri(name), "name": name, "title": note.title, "mimeType": "text/markdown",
-    }
+def _resource(name: str, title: str) -> dict:
+    return {"uri": note_uri(name), "name": name, "title": title, "mimeType": "text/markdown"}
 
 
-def _links(server: McpServer, value: object) -> Iterator[dict]:
-    """The sections that a search found, as links a host can open with resources/read."""
+def _links(value: object) -> Iterator[dict]:
+    """The sections that search_notes found, as links a host can open with resources/read."""
     match value:
         case {"hits": [*hits]}:
             for hit in hits:
                 match hit:
-                    case {"section": str() as name} if name in server.sections:
-                        yield {"type": "resource_link", **_resource(name, server.sections[name])}
+                    case {"section": str() as name, "title": str() as title}:
+                        yield {"type": "resource_link", **_resource(name, title)}
 
 
 @method("tools/call", slow=True)
@@ -6594,8 +6737,8 @@ def _call_tool(server: McpServer, request: Request) -> dict:
     answer = {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
     if tool.output and not result.is_error:
         answer["structuredContent"] = result.value
-        if request.revision.name >= FIELDS_SINCE["structuredContent"]:  # links came with it
-            answer["content"] += _links(server, result.value)
+        if name == "search_notes" and request.revision.name >= FIELDS_SINCE["resource_link"]:
+            answer["content"] += _links(result.value)
     return known_fields(answer, request.revision)
 
 
@@ -6610,70 +6753,59 @@ def _note_name(uri: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _note_text(server: McpServer, note: Note) -> str:
-    """The section with its subsections, as Markdown; of a file, all of it."""
-    following = itertools.dropwhile(lambda other: other != note, server.notes.sections)
-    next(following)
-    parts = [f"# {note.section} {note.title}\n\n{note.text}"]
-    for below in following:
-        if below.level <= note.level:
-            break
-        parts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
-    return "\n\n".join(parts)
+def _section(server: McpServer, name: str) -> Note | None:
+    """The file or section of exactly that name, with all below it. No name becomes a path."""
+    id = server.files[name].section if name in server.files else name
+    try:
+        note = server.notes.find(id) if server.notes else None
+    except ToolError:
+        return None
+    return note if note and note.section == id else None
+
+
+def _markdown(uri: str, note: Note) -> dict:
+    text = f"# {note.section} {note.title}\n\n{note.text}"
+    return {"uri": uri, "mimeType": "text/markdown", "text": text}
 
 
 @method("resources/list", cacheable=True, slow=True)
 def _list_resources(server: McpServer, request: Request) -> dict:
     """The files; their sections are found by searching, or through the template."""
-    days = [
-        _resource(name, note) for name, note in server.sections.items()
-        if note.level == 0 and name == note.name
-    ]
-    return _page(request, "resources", days)
+    files = server.files.values()
+    return _page(request, "resources", files, lambda file: _resource(file.name, file.title))
 
 
 @method("resources/templates/list", cacheable=True)
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
-        "uriTemplate": NOTE_URI + "{note}", "name": "note", "title": "讲义的一天或一节",
+        "uriTemplate": NOTE_TEMPLATE, "name": "note", "title": "讲义的一天或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
         "mimeType": "text/markdown",
     }
-    return _page(request, "resourceTemplates", [template] if server.notes else [])
+    return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
 
 
 @method("resources/read", cacheable=True, slow=True)
 def _read_resource(server: McpServer, request: Request) -> dict:
-    """Looked up among the sections that were read; the URI never becomes a path."""
     uri = request.param("uri", str)
-    note = server.sections.get(_note_name(uri)) if uri.startswith(NOTE_URI) else None
+    note = _section(server, _note_name(uri)) if uri.startswith(NOTE_URI) else None
     if note is None:
         code = INVALID_PARAMS if request.revision.modern else RESOURCE_NOT_FOUND
         raise RpcError(code, f"没有资源 {show(uri)}", {"uri": uri})
-    text = _note_text(server, note)
-    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}
+    return {"contents": [_markdown(uri, note)]}
 
 
 # ── Prompts ──
 
 
-class PromptArgument(NamedTuple):
-    """One argument of a prompt; its values are completed from `choices(note)` of all sections."""
-
-    name: str
-    description: str
-    choices: Callable[[Note], str]
-    required: bool = True
-
-
 class Prompt(NamedTuple):
     """A text that a person picks in the host. `write` makes its content blocks from arguments."""
 
-    name: str
     title: str
     description: str
-    arguments: tuple[PromptArgument, ...]
+    arguments: dict[str, str]  # name → description
     write: Callable[..., list[dict]]
+    optional: frozenset[str] = frozenset()
 
 
 def _text_block(text: str) -> dict:
@@ -6682,22 +6814,18 @@ def _text_block(text: str) -> dict:
 
 def _write_explain(server: McpServer, section: str) -> list[dict]:
     note = server.notes.find(section)
-    resource = {
-        "uri": note_uri(note.section), "mimeType": "text/markdown",
-        "text": f"# {note.section} {note.title}\n\n{note.text}",
-    }
     return [
         _text_block(
             f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
             "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
             "最后指出一个容易误解的地方。",
         ),
-        {"type": "resource", "resource": resource},
+        {"type": "resource", "resource": _markdown(note_uri(note.section), note)},
     ]
 
 
 def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
-    if not (count.isdecimal() and 1 <= int(count) <= 20):
+    if count not in map(str, range(1, 21)):
         raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
     return [_text_block(
         f"请围绕“{topic}”考我 {count} 道题。"
@@ -6713,44 +6841,35 @@ def _write_find(server: McpServer, topic: str) -> list[dict]:
     )]
 
 
-def _title_of(note: Note) -> str:
-    return note.title
-
-
-_TOPIC = PromptArgument("topic", "知识点，例如 KV Cache", _title_of)
+_TOPIC = {"topic": "知识点，例如 KV Cache"}
 PROMPTS = {
-    prompt.name: prompt
-    for prompt in (
-        Prompt(
-            "explain_section", "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
-            (PromptArgument("section", "编号，如 Week 1 Day 4 §1.4", lambda note: note.section),),
-            _write_explain,
-        ),
-        Prompt(
-            "quiz_me", "考考我", "围绕一个知识点，一题一题地考",
-            (_TOPIC, PromptArgument("count", "题数，1 到 20，默认 5", lambda note: "", False)),
-            _write_quiz,
-        ),
-        Prompt("find_lesson", "在哪一节", "找出一个知识点在讲义的哪些章节", (_TOPIC,), _write_find),
-    )
+    "explain_section": Prompt(
+        "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
+        {"section": "编号，如 Week 1 Day 4 §1.4"}, _write_explain,
+    ),
+    "quiz_me": Prompt(
+        "考考我", "围绕一个知识点，一题一题地考",
+        _TOPIC | {"count": "题数，1 到 20，默认 5"}, _write_quiz, frozenset({"count"}),
+    ),
+    "find_lesson": Prompt("在哪一节", "找出一个知识点在讲义的哪些章节", _TOPIC, _write_find),
 }
 
 
-def _listed_prompt(prompt: Prompt) -> dict:
+def _listed_prompt(name: str) -> dict:
+    prompt = PROMPTS[name]
     arguments = [
-        {"name": a.name, "description": a.description, "required": a.required}
-        for a in prompt.arguments
+        {"name": argument, "description": text, "required": argument not in prompt.optional}
+        for argument, text in prompt.arguments.items()
     ]
     return {
-        "name": prompt.name, "title": prompt.title, "description": prompt.description,
+        "name": name, "title": prompt.title, "description": prompt.description,
         "arguments": arguments,
     }
 
 
 @method("prompts/list", cacheable=True)
 def _list_prompts(server: McpServer, request: Request) -> dict:
-    offered = PROMPTS.values() if server.notes else ()
-    return _page(request, "prompts", [_listed_prompt(prompt) for prompt in offered])
+    return _page(request, "prompts", PROMPTS if server.notes else (), _listed_prompt)
 
 
 def _known_prompt(server: McpServer, name: str) -> Prompt:
@@ -6761,16 +6880,14 @@ def _known_prompt(server: McpServer, name: str) -> Prompt:
 
 @method("prompts/get", slow=True)
 def _get_prompt(server: McpServer, request: Request) -> dict:
-    prompt = _known_prompt(server, request.param("name", str))
-    given = request.param("arguments", dict, {})
-    known = {argument.name: argument for argument in prompt.arguments}
-    for name, argument in known.items():
-        if argument.required and not given.get(name):
-            reason = f"提示词 {prompt.name} 缺少参数 {name}：{argument.description}"
-            raise RpcError(INVALID_PARAMS, reason)
-    for name, value in given.items():
-        if name not in known or not isinstance(value, str):
-            reason = f"提示词 {prompt.name} 的参数不对：{name} = {show(value)}"
+    name, given = request.param("name", str), request.param("arguments", dict, {})
+    prompt = _known_prompt(server, name)
+    for argument, text in prompt.arguments.items():
+        if not given.get(argument) and argument not in prompt.optional:
+            raise RpcError(INVALID_PARAMS, f"提示词 {name} 缺少参数 {argument}：{text}")
+    for argument, value in given.items():
+        if argument not in prompt.arguments or not isinstance(value, str):
+            reason = f"提示词 {name} 的参数不对：{argument} = {show(value)}"
             raise RpcError(INVALID_PARAMS, reason)
     try:
         blocks = prompt.write(server, **given)
@@ -6783,29 +6900,39 @@ def _get_prompt(server: McpServer, request: Request) -> dict:
 # ── Completion of arguments ──
 
 
-def _completion_choices(server: McpServer, request: Request, name: str) -> list[str]:
-    """All values for the argument `name` of the prompt or template that `ref` names."""
+# what is completed → its choices; an argument that is not here has none
+CHOICES: dict[str, Callable[[McpServer], Iterable[str]]] = {
+    "section": lambda server: (note.section for note in server.outline),
+    "topic": lambda server: (note.title for note in server.outline),
+    "note": lambda server: (*server.files, *(note.section for note in server.outline)),
+}
+
+
+def _completed(server: McpServer, request: Request) -> tuple[str, str]:
+    """(argument, what was typed so far), if the prompt or template of `ref` has that argument."""
+    match request.params.get("argument"):
+        case {"name": str() as name, "value": str() as typed}:
+            pass
+        case other:
+            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
     match request.params.get("ref"):
         case {"type": "ref/prompt", "name": str() as prompt}:
-            arguments = {a.name: a for a in _known_prompt(server, prompt).arguments}
-            if name in arguments:
-                choices = map(arguments[name].choices, server.sections.values())
-                return list(dict.fromkeys(filter(None, choices)))
-        case {"type": "ref/resource", "uri": str() as uri} if uri == NOTE_URI + "{note}":
-            if name == "note":
-                return sorted(server.sections, key=lambda key: " " in key)  # file names first
-    raise RpcError(INVALID_PARAMS, f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name")
+            known = _known_prompt(server, prompt).arguments
+        case {"type": "ref/resource", "uri": uri} if uri == NOTE_TEMPLATE:
+            known = {"note"}
+        case _:
+            known = ()
+    if name not in known:
+        reason = f"没有可补全的参数 {show(name)}，请检查 ref 和 argument.name"
+        raise RpcError(INVALID_PARAMS, reason)
+    return name, typed.casefold()
 
 
 @method("completion/complete", slow=True)
 def _complete(server: McpServer, request: Request) -> dict:
     """Choices that begin with what was typed, then those that contain it."""
-    match request.params.get("argument"):
-        case {"name": str() as name, "value": str() as typed}:
-            choices = _completion_choices(server, request, name)
-        case other:
-            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
-    typed = typed.casefold()
+    name, typed = _completed(server, request)
+    choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
     found = [choice for choice in choices if typed in choice.casefold()]
     found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
     return {
@@ -7124,10 +7251,7 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
     """
 
-    def __init__(
-        self, status: int, text: str, value: object = None, headers: Mapping = {},
-        turn: Turn | None = None,
-    ):
+    def __init__(self, status: int, text: str, value=None, headers: Mapping = {}, turn=None):
         super().__init__(text)
         self.status, self.text, self.value = status, text, value
         self.headers, self.turn = headers, turn
@@ -7166,17 +7290,19 @@ def repair_base_url(text: str) -> str:
         text = ("http://" if local else "https://") + text
     try:
         parts = urlsplit(text)
-        port = f":{parts.port}" if parts.port else ""
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        parts, port = urlsplit(""), ""
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+        host = ""
+    labels = host.removesuffix(".").split(".")
+    legal = all(0 < len(label) < 64 for label in labels) and not re.search(r"[\s\\]", host)
+    if not legal or parts.scheme not in ("http", "https"):
         raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
-    host = _ANY_ADDRESS.get(parts.hostname, parts.hostname)
-    host = f"[{host}]" if ":" in host else host
+    host = _ANY_ADDRESS.get(host, host)
+    host = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     path = re.sub(_PASTED_PATH, "", re.sub("/+", "/", parts.path).rstrip("/"))
-    return f"{parts.scheme}://{host}{port}{path}"
+    return f"{parts.scheme}://{host}{path}" + (f"?{parts.query}" if parts.query else "")
 
 
 def ollama_base_url(text: str) -> str:
@@ -7189,10 +7315,15 @@ def ollama_base_url(text: str) -> str:
     if "://" not in text:
         host, colon, port = text.rpartition(":") if re.search(r":\d+/?$", text) else (text, "", "")
         text = f"http://{host or '127.0.0.1'}:{port or 11434}"
-    return repair_base_url(text) + "/v1"
+    return repair_base_url(text).removesuffix("/v1") + "/v1"
 
 
 # --- what a failure says ---
+
+_ERROR_KEYS = (  # where servers put the sentence, or another object that holds it
+    "error_description", "error", "errors", "message", "metadata", "raw", "detail", "msg",
+    "error_msg", "title", "base_resp", "status_msg",
+)
 
 
 def _sentence(value: object) -> str:
@@ -7200,31 +7331,45 @@ def _sentence(value: object) -> str:
     match value:
         case str():
             return value
-        case {"error": {"message": str(text), "metadata": {"raw": str(raw)}}}:  # OpenRouter
-            return f"{text} {raw}"
         case {"msg": str(text), "loc": list(place)}:  # FastAPI
             return f"{'.'.join(map(str, place))}: {text}"
         case list():
             return "; ".join(filter(None, map(_sentence, value[:3])))
         case dict():
-            inner = (value[key] for key in ("error", "message", "detail") if value.get(key))
-            return _sentence(next(inner, "")) or json_text(json_value(value))
-        case _:
-            return ""
+            found = [_sentence(value[key]) for key in _ERROR_KEYS if value.get(key)]
+            return " ".join(dict.fromkeys(filter(None, found)))
+    return ""
 
 
 def read_error(body: bytes) -> tuple[str, object]:
     """(sentence, JSON value or None) of an error body: JSON of any shape, HTML, text or nothing."""
     text = body.decode("utf-8", "replace").strip()
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
-        return cut(" ".join(_sentence(value).split()), 600), value
-    except (ValueError, RecursionError):
-        pass
+        words = _sentence(value) or (json_text(json_value(value)) if value else "")
+        return cut(" ".join(words.split()), 600), value
     if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S):
         text = title[1]
     text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
     return cut(" ".join(text.split()), 200), None
+
+
+def raise_error_object(value: dict) -> None:
+    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200.
+
+    >>> raise_error_object({"code": "InvalidApiKey", "message": "Invalid API-key provided."})
+    Traceback (most recent call last):
+    w4d3_tools_mcp.HttpError: Invalid API-key provided.
+    """
+    error = value.get("error") or (value if value.get("object") == "error" else None)
+    answers = any(value.get(key) for key in ("choices", "candidates", "type", "data", "models"))
+    if not error and (answers or not _sentence(value)):
+        return
+    inner = error if isinstance(error, dict) else value
+    code = str(inner.get("code") or inner.get("status_code"))
+    status = int(code) if re.fullmatch("[45][0-9][0-9]", code) else 200
+    status = 529 if "overloaded" in str(inner.get("type")) else status
+    raise HttpError(status, read_error(json.dumps(value).encode())[0], value)
 
 
 def retry_after(headers: Mapping, now: float) -> float | None:
@@ -7247,7 +7392,10 @@ def retry_after(headers: Mapping, now: float) -> float | None:
 
 
 _HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
-_UNREADABLE_CALL = r"(?i)pars\w+ tool call|does not match the expected|peg-native"
+_UNREADABLE_CALL = (
+    r"(?i)pars\w+ tool call|does not match the expected|peg-native"  # Ollama, llama-server
+    r"|tool_use_failed|failed to call a function"  # Groq
+)
 
 
 def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | None:
@@ -7258,7 +7406,9 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
     status, headers = failure.status, failure.headers
     if status == 503 and "loading model" in failure.text.lower():  # llama-server while it starts
         return min(15.0, 2.0**tries) if tries < LOADING_TRIES else None
-    most = 1 if status in (0, 500) else 2 if status in (408, 409, 429) or status > 500 else 0
+    most = 2 if status in (408, 409, 429) or 500 < status < 600 else 0
+    if status in (0, 500) or re.search(_UNREADABLE_CALL, failure.text):
+        most = 1
     stop = headers.get("x-should-retry") == "false" or re.search(_HOPELESS, failure.text)
     asked = retry_after(headers, now)
     if tries >= most or stop or (asked or 0) > LONGEST_WAIT:
@@ -7267,50 +7417,47 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
     return asked if asked is not None else 0.5 * 2**tries * jitter
 
 
-class _Server(NamedTuple):
-    """A kind of local server: its usual port, how to start it, how to give it a longer context."""
-
-    port: int
-    name: str
-    start: str
-    longer: str
-
-
-_SERVERS = (
-    _Server(11434, "Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
-    _Server(
-        8000, "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
+_SERVERS = {  # by their usual port: the name, how to start it, how to give it a longer context
+    11434: ("Ollama", "ollama serve", "设 OLLAMA_CONTEXT_LENGTH=16384 后重启 Ollama"),
+    8000: (
+        "vLLM", "vllm serve MODEL --enable-auto-tool-choice --tool-call-parser hermes",
         "启动 vLLM 时加大 --max-model-len",
     ),
-    _Server(
-        8080, "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
+    8080: (
+        "llama-server", "llama-server -m MODEL.gguf --jinja -c 16384",
         "启动 llama-server 时加大 -c，例如 -c 16384",
     ),
-    _Server(1234, "LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
-)
+    1234: ("LM Studio", "lms server start", "在 LM Studio 里加大 Context Length 后重新加载"),
+}
 
 
-def _servers_at(url: str) -> list[_Server]:
+def _servers_at(url: str) -> list[tuple[str, str, str]]:
     """The server that usually has this port, or all of them."""
-    return [server for server in _SERVERS if f":{server.port}" in url] or list(_SERVERS)
+    return [row for port, row in _SERVERS.items() if f":{port}" in url] or list(_SERVERS.values())
 
 
 def _longer_context(url: str) -> str:
-    return "；".join(server.longer for server in _servers_at(url))
+    if url.startswith("https:"):
+        return "缩短问题和 --system，或换一个上下文更长的模型"
+    return "；".join(longer for _, _, longer in _servers_at(url))
 
 
-def connection_problem(error: OSError, url: str, proxy: str) -> BackendError:
+def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     """What the user should do when nothing answers at that address."""
     import socket
     import ssl
 
-    host = host_of(url)
+    host, url, proxy = host_of(url), url.partition("?")[0], re.sub("//[^/@]*@", "//", proxy)
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
-            starts = "\n".join(f"  {server.name}：{server.start}" for server in _servers_at(url))
-            text = f"连不上 {url}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 --base-url"
-        case socket.gaierror():
+            starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
+            tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
+            text = (
+                f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
+                "地址不对请改 --base-url；只想看看效果就用 --backend mock 提问"
+            )
+        case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
             text = f"{host} 的证书没有通过验证：{error.verify_message}{way}"
@@ -7318,12 +7465,47 @@ def connection_problem(error: OSError, url: str, proxy: str) -> BackendError:
             text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
         case TimeoutError():
             text = f"连接 {url} 超时{way}，请检查地址和网络"
-        case _:
+        case OSError():
             text = f"连不上 {url}：{error.strerror or error}{way}，请检查 --base-url"
+        case _:
+            text = f"{url} 回的不是 HTTP（{error_text(error)}）{way}，请检查 --base-url"
     return BackendError(text)
 
 
 # --- the transport ---
+
+
+class _TimedSocket(io.RawIOBase):
+    """A connected socket for http.client; nothing on it, not even a header, outlasts `patience`."""
+
+    def __init__(self, sock, patience: Patience, clock: Callable[[], float]):
+        self._sock, self._patience, self._clock = sock, patience, clock
+        self._deadline = clock() + patience.whole
+
+    def _timed(self, work: Callable, argument):
+        left, silence = self._deadline - self._clock(), self._patience.silence
+        if left > 0:
+            self._sock.settimeout(min(silence, left))
+            with contextlib.suppress(TimeoutError):
+                return work(argument)
+        late = f"{self._patience.whole:g} 秒还没有答完"
+        what = late if left <= silence else f"{silence:g} 秒没有动静"
+        raise BackendError(f"模型 {what}，已停止；可以用 --timeout 放宽")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        return self._timed(self._sock.recv_into, buffer)
+
+    def sendall(self, data: bytes) -> None:
+        self._timed(self._sock.sendall, data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """http.client closes early and reads on; who made the socket closes it."""
 
 
 def _proxy_for(url: str) -> str:
@@ -7349,64 +7531,69 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     if not proxy:
         return make(parts.hostname, parts.port, timeout=seconds), target, {}
-    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if via.scheme not in ("http", "https"):
-        instead = f"请换成 http 代理，或设 NO_PROXY={parts.hostname}"
-        raise BackendError(f"不支持 {via.scheme} 代理，{instead}")
-    headers = {}
+    via, headers = urlsplit(proxy if "://" in proxy else f"http://{proxy}"), {}
+    try:
+        if via.scheme not in ("http", "https") or not via.hostname:
+            raise ValueError
+        connection = make(via.hostname, via.port or 80, timeout=seconds)
+    except ValueError:
+        raise BackendError(
+            f"只支持 http 代理；请改 HTTPS_PROXY、HTTP_PROXY，或设 NO_PROXY={parts.hostname}",
+        ) from None
     if via.username:
         import base64
 
         secret = unquote(f"{via.username}:{via.password or ''}").encode()
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(secret).decode()
-    connection = make(via.hostname, via.port or 80, timeout=seconds)
     if parts.scheme == "http":
         return connection, url, headers
     connection.set_tunnel(parts.hostname, parts.port or 443, headers)
     return connection, target, {}
 
 
-def _too_slow(patience: Patience) -> BackendError:
-    return BackendError(
-        f"模型 {patience.silence:g} 秒没有动静，或 {patience.whole:g} 秒还没有答完，已停止；"
-        "可以用 --timeout 放宽",
-    )
-
-
-def _body_chunks(response, sock, patience: Patience, deadline: float, clock) -> Iterator[bytes]:
+def _body_chunks(response) -> Iterator[bytes]:
     """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
     from http.client import HTTPException
 
-    while (left := deadline - clock()) > 0:
-        sock.settimeout(min(patience.silence, left))
-        try:
-            data = response.read1(65536)
-        except TimeoutError:
-            break
-        except (OSError, HTTPException):
-            return
-        if not data:
-            return
-        yield data
-    raise _too_slow(patience)
+    with contextlib.suppress(OSError, HTTPException):
+        while data := response.read1(65536):
+            yield data
 
 
-def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate"):
         raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
     import zlib
 
-    decoder, total = None, 0
+    decoder = None
     for chunk in chunks:
-        if encoding not in ("", "identity"):
+        unpacked = []
+        while chunk:
             if decoder is None:  # "deflate" comes with or without zlib's header
                 bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
                 decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
             try:
-                chunk = decoder.decompress(chunk)
+                unpacked.append(decoder.decompress(chunk))
             except zlib.error:
                 raise HttpError(0, "服务器的压缩数据坏了") from None
+            packed = decoder.unused_data[:2] == b"\x1f\x8b"  # a second part, else padding
+            chunk, decoder = (decoder.unused_data, None) if packed else (b"", decoder)
+        yield b"".join(unpacked)
+
+
+def _plain_body(response) -> Iterator[bytes]:
+    """The chunks of a body, unpacked, as UTF-8, and not without end."""
+    chunks, total = _body_chunks(response), 0
+    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
+    if encoding != "identity":
+        chunks = _unpacked(chunks, encoding)
+    charset = response.headers.get_content_charset("utf-8")
+    if charset not in ("utf-8", "us-ascii", "iso-8859-1"):  # the last is most often not meant
+        with contextlib.suppress(LookupError):
+            codecs.lookup(charset)
+            chunks = codecs.iterencode(codecs.iterdecode(chunks, charset, "replace"), "utf-8")
+    for chunk in chunks:
         total += len(chunk)
         if total > LONGEST_REPLY:
             raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
@@ -7417,51 +7604,46 @@ def _decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 def http_exchange(
     method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
 ):
-    """Context with (response, body chunks) of one request. Raises BackendError and HttpError."""
+    """Context with the response to one request. Raises BackendError and HttpError."""
     from http.client import HTTPException
 
     proxy = _proxy_for(url)
     connection, target, extra = _connection(url, proxy, min(patience.connect, patience.whole))
-    deadline, response = clock() + patience.whole, None
+    sock = response = None
     try:
         try:
             connection.connect()
-        except OSError as error:
-            raise connection_problem(error, url, re.sub(r"//[^/@]*@", "//", proxy)) from error
-        sock = connection.sock
-        sock.settimeout(min(patience.silence, patience.whole))
-        try:
+            sock = connection.sock
+            connection.sock = _TimedSocket(sock, patience, clock)
             # a server may refuse a long body before it has read it, and its answer says why
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, target, body, {**headers, **extra})
             response = connection.getresponse()
-        except TimeoutError:
-            raise _too_slow(patience) from None
-        except OSError as error:
-            reason = error.strerror or "对方没有回答就关闭了"
-            raise HttpError(0, f"连接中断（{reason}）") from error
-        except HTTPException as error:
-            raise BackendError(f"{url} 回的不是 HTTP：{error_text(error)}") from error
-        encoding = (response.headers.get("content-encoding") or "").strip().lower()
-        yield response, _decoded(_body_chunks(response, sock, patience, deadline, clock), encoding)
+        except (OSError, UnicodeError, HTTPException) as error:
+            if sock and isinstance(error, OSError):
+                reason = error.strerror or "对方没有回答就关闭了"
+                raise HttpError(0, f"连接中断（{reason}）") from error
+            raise connection_problem(error, url, proxy) from error
+        yield response
     finally:
-        if response:
-            response.close()
-        connection.close()
+        for opened in filter(None, (response, sock, connection)):
+            opened.close()
 
 
 # --- the reply: bytes → JSON objects, whatever the framing ---
 
 
-def _whole_or_lines(body: bytes) -> list:
+def _whole_or_lines(chunks: Iterable[bytes]) -> list:
     """The JSON values of a body: one document, or one per line (NDJSON)."""
+    body = b"".join(chunks)
+    text = body.decode(json.detect_encoding(body), "replace")
     try:
-        return [json.loads(body)]
+        return [json.loads(text)]
     except (ValueError, RecursionError):
-        return [json.loads(line) for line in body.splitlines() if line.strip()]
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def sse_json(chunks: Iterable[bytes]) -> Iterator[object]:
+def _events(chunks: Iterable[bytes]) -> Iterator[object]:
     """The JSON value of each event up to [DONE]; keep-alive comments, also as data, are skipped."""
     for data in sse_events(chunks):
         if data.strip() == "[DONE]":
@@ -7476,38 +7658,25 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
 
     The first byte decides, not the content type: servers that ignore `stream` forget that too.
     """
-    head, chunks = b"", iter(chunks)
-    for chunk in chunks:
+    head, start, chunks, value = b"", b"", iter(chunks), None
+    while not start and (chunk := next(chunks, None)) is not None:
         head += chunk
-        if start := head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]:
-            break
-    else:
-        raise HttpError(0, "服务器的回复是空的")
-    everything = itertools.chain([head], chunks)
+        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    chunks = itertools.chain([head], chunks)
     if start == b"<":
-        raise HttpError(404, "收到的是网页：" + read_error(b"".join(everything))[0])
+        raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
+    read = _whole_or_lines if start in (b"{", b"[") else _events
     try:
-        values = _whole_or_lines(b"".join(everything)) if start in b"{[" else sse_json(everything)
-        for value in values:
-            match value:
-                case [{"error": _} as first, *_]:
-                    value = first
-            if not isinstance(value, dict):
-                raise ValueError
-            yield value
+        for value in read(chunks):
+            for item in value if isinstance(value, list) else [value]:  # a list: Gemini
+                if not isinstance(item, dict):
+                    raise ValueError
+                yield item
     except (ValueError, RecursionError):
         raise HttpError(0, "服务器的回复里有一段不是 JSON") from None
-
-
-def raise_error_object(value: dict) -> None:
-    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
-    error = value.get("error") or (value if value.get("object") == "error" else None)
-    if not error:
-        return
-    code = error.get("code") or error.get("status_code") if isinstance(error, dict) else None
-    kind = str(error.get("type")) if isinstance(error, dict) else ""
-    status = code if type(code) is int and code >= 400 else 529 if "overloaded" in kind else 400
-    raise HttpError(status, read_error(json.dumps(value).encode())[0], value)
+    if value in (None, []):
+        words = read_error(head)[0]
+        raise HttpError(0, f"服务器的回复看不懂：{words}" if words else "服务器的回复是空的")
 
 
 # --- asking, waiting, asking again ---
@@ -7519,6 +7688,11 @@ class Question(NamedTuple):
     messages: list[dict]
     tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
     tool_choice: str | dict = "auto"
+
+    @property
+    def choice(self) -> str | dict | None:
+        """The choice, unless it is the default: LM Studio refuses the very key."""
+        return self.tool_choice if self.tools and self.tool_choice != "auto" else None
 
     @property
     def used_ids(self) -> set[str]:
@@ -7577,9 +7751,83 @@ def context_was_cut(usage: Usage, low: int) -> bool:
     return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
 
 
+def _call_text(call: dict) -> str:
+    function = call["function"]
+    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
+    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
+
+
+def told_as_text(question: Question) -> Question:
+    """The question in the text protocol: tools in the system message, calls and results as text."""
+    if not question.tools:
+        return question
+    rest = tidy_history(question.messages)
+    system = rest.pop(0)["content"] if rest and rest[0]["role"] == "system" else ""
+    prompt = f"{system}\n\n{text_tools_prompt(question.tools)}".strip()
+    messages = [{"role": "system", "content": prompt}]
+    for message in rest:
+        match message:
+            case {"role": "tool", "content": text}:
+                _add_user(messages, text_tool_result(text))
+            case {"role": "assistant", "tool_calls": calls, "content": text}:
+                text = "\n".join([text, *map(_call_text, calls)]).strip()
+                messages.append({"role": "assistant", "content": text})
+            case _:
+                messages.append(message)
+    return Question(messages, [])
+
+
+def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
+    """The call without a list of one, or a sole key that is no parameter, around its arguments.
+
+    gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
+    """
+    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
+    names = schema.get("properties", {}).keys()
+    with contextlib.suppress(ValueError, RecursionError):
+        text = isinstance(call.arguments, str)
+        match json.loads(call.arguments) if text else call.arguments:
+            case [inner] | {"arguments": inner} | {"input": inner} as outer if len(outer) == 1:
+                inner = parse_arguments(inner)
+                if inner.keys() <= names and not names & {"arguments", "input"}:
+                    return call._replace(arguments=inner)
+    return call
+
+
+def sorted_text(turn: Turn, question: Question) -> Turn:
+    """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
+    if question.tools and not turn.calls:
+        parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
+        if parts.calls:
+            reasoning = turn.reasoning or parts.reasoning
+            return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
+    text, reasoning = split_reasoning(turn.text)
+    calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
+    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
+
+
 _MODEL_UNKNOWN = (
     r"(?is)model.{0,80}(not found|not exist|no such|unknown|invalid|不存在)"
     r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
+)
+_NO_TOOLS = (
+    r"(?i)enable-auto-tool-choice|tool-call-parser"  # vLLM
+    r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
+    r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
+)
+_TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
+_ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
+    (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
+    ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
+    ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
+    ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    (
+        (413,), r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long"
+        r"|maximum.{0,30}tokens", "对话太长，办法：{longer}",
+    ),
+    ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
+    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
 
@@ -7590,7 +7838,13 @@ class HttpModel:
     sleep are parameters for tests; None means the real ones.
     """
 
-    path = ""
+    usual_url = ""
+    url_variable, model_variable = "", ""  # of the environment
+    key_variables: tuple[str, ...] = ()
+    path, models_path = "", "/models"
+    versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
+    key_header = ("Authorization", "Bearer {}")
+    other_headers: dict[str, str] = {}
     quirks: tuple[Quirk, ...] = ()
     build: Callable[[Question, Settings], dict]  # the body, before what was learned
     fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
@@ -7605,28 +7859,28 @@ class HttpModel:
 
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
-        self.base_url, self.settings = repair_base_url(base_url), settings
-        self.key, self.key_hint, self.patience = key.strip(), key_hint, patience
-        self.requests = 0  # sent so far, retries included
+        base, _, self.query = repair_base_url(base_url).partition("?")
+        self.base_url = functools.reduce(str.removesuffix, self.versions, base)
+        self.settings, self.patience = settings, patience
+        self.key, self.key_hint = key.strip(), key_hint
+        self.requests = 0  # for answers, so far, retries included
         self._clock, self._now = clock or time.monotonic, now or time.time
-        self._sleep, self._notice = sleep or time.sleep, notice
+        self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
         self._said: set[str] = set()
+        self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
 
     def headers(self) -> dict:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
-
-    def url(self) -> str:
-        return self.base_url + self.path
-
-    def models_url(self) -> str:
-        return self.base_url + "/models"
+        """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
+        is_token = self.key.startswith("Bearer ")
+        name, form = ("Authorization", "{}") if is_token else self.key_header
+        return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
         """Tell the user, unless they know already."""
-        if self._notice and sentence not in self._said:
+        if sentence not in self._said:
             self._said.add(sentence)
-            self._notice(self._without_key(sentence))
+            self._tell(self._without_key(sentence))
 
     def _without_key(self, text: str) -> str:
         """Some servers quote the key in their errors."""
@@ -7638,47 +7892,49 @@ class HttpModel:
     ) -> Turn:
         """The model's answer. Raises BackendError with a sentence for the user."""
         # told "none", llama-server prints the call as text: offer nothing instead
-        offered = tools if tool_choice != "none" else []
-        question = Question(messages, offered, tool_choice)
+        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
         show = on_delta or (lambda kind, piece: None)
-        turn = self._ask(question, show)
-        if not turn.calls and not turn.text.strip() and turn.finish != "length":
-            self.notice("模型的回答是空的，再问一次。")
+        for attempt in range(2):
             turn = self._ask(question, show)
-        if turn.calls or turn.text.strip():
-            return turn
-        if turn.finish == "length":
-            raise BackendError(
-                "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
-            )
-        raise BackendError("模型两次都给了空的回答，换个问法或换个模型再试")
+            if turn.calls or turn.text.strip():
+                return turn
+            if turn.finish == "length":
+                raise BackendError(
+                    "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
+                )
+            if attempt == 0:
+                self.notice("模型的回答是空的，再问一次。")
+        why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
+        raise BackendError(f"模型两次都给了空的回答{why}，换个问法或换个模型再试")
 
     def _ask(self, question: Question, show: Callable) -> Turn:
         """One answer, over as many requests as it takes."""
         tries = 0
         while True:
-            body = self.build(question, self.settings)
+            body = self.build(told_as_text(question) if self._as_text else question, self.settings)
             for change in self._changes:
                 body = change(body)
             try:
                 return self._once(question, body, show)
-            except HttpError as failure:
-                if turn := self.rescued(failure, question):
-                    return turn
-                if self.mended(failure, body):
-                    continue
-                wait = pause_before_retry(failure, tries, self._now())
-                if wait is None:
-                    raise BackendError(self._without_key(self._explain(failure))) from failure
-                if self._notice:
-                    code = f"HTTP {failure.status} " if failure.status else ""
-                    reason = code + failure.text
-                    self._notice(self._without_key(f"{cut(reason, 120)}；{wait:.1f} 秒后重试。"))
-                show("again", "")
-                self._sleep(wait)
-                tries += 1
+            except HttpError as error:
+                failure = error
+            if turn := self.rescued(failure, question):
+                return turn
+            if self.mended(failure, body):
+                continue
+            wait = pause_before_retry(failure, tries, self._now())
+            if wait is None:
+                unknown = 0 < failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
+                known = self._known_models() if unknown else ""
+                raise BackendError(self._explained(failure, known)) from failure
+            code = f"HTTP {failure.status} " if failure.status else ""
+            reason = self._without_key(cut(code + failure.text, 120))
+            self._tell(f"{reason}；{wait:.1f} 秒后重试。")
+            show("again", "")
+            self._sleep(wait)
+            tries += 1
 
-    def _objects(self, method: str, url: str, body: dict | None) -> Iterator[dict]:
+    def _objects(self, method: str, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
         headers = {
@@ -7686,9 +7942,11 @@ class HttpModel:
             "Accept-Encoding": "identity", "Connection": "close",
             "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
         }
-        self.requests += 1
-        exchange = http_exchange(method, url, headers, data, self.patience, self._clock)
-        with exchange as (response, chunks):
+        mark = ("&" if "?" in path else "?") if self.query else ""
+        url = self.base_url + path + mark + self.query
+        self.requests += body is not None
+        with http_exchange(method, url, headers, data, self.patience, self._clock) as response:
+            chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
                 if response.status < 400:
@@ -7701,14 +7959,19 @@ class HttpModel:
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
         fold, screen = self.fold(question.used_ids), TextStream(question.tools)
-        for value in self._objects("POST", self.url(), body):
+        for value in self._objects("POST", self.path, body):
             for kind, piece in fold.feed(value):
                 for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
                     show(*shown)
         for shown in screen.close():
             show(*shown)
-        plain = self._whole_turn(fold)
-        turn = self._sorted_text(plain, question)
+        try:
+            plain = fold.turn()
+        except BackendError as error:
+            raise HttpError(0, str(error), turn=error.turn) from None
+        if not fold.done:
+            raise HttpError(0, "连接断了，没有结束标记", turn=plain)
+        turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
         low = estimated_tokens(body) if turn.usage else 0
@@ -7720,68 +7983,62 @@ class HttpModel:
             )
         return turn
 
-    def _whole_turn(self, fold) -> Turn:
-        """What the fold holds. Raises HttpError when the server never said that it was done."""
-        try:
-            turn = fold.turn()
-        except BackendError as error:
-            raise HttpError(0, str(error), turn=error.turn) from None
-        if not fold.done:
-            raise HttpError(0, "连接断了，没有结束标记", turn=turn)
-        return turn
-
-    def _sorted_text(self, turn: Turn, question: Question) -> Turn:
-        """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
-        if question.tools and not turn.calls:
-            parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
-            if parts.calls:
-                reasoning = turn.reasoning or parts.reasoning
-                return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-        text, reasoning = split_reasoning(turn.text)
-        return turn._replace(text=text, reasoning=turn.reasoning or reasoning)
-
     def rescued(self, failure: HttpError, question: Question) -> Turn | None:
-        """A turn made from what a failure carries, if it carries one."""
-        return None
+        """A turn made from what a failure carries: Groq hands over the call it could not parse."""
+        match failure.value:
+            case {"error": {"failed_generation": str(written)}} if question.tools:
+                turn = sorted_text(Turn(written), question)
+                return turn if turn.calls else None
 
     def mended(self, failure: HttpError, body: dict) -> bool:
         """Learn what the server refuses; True when the next request will differ."""
-        if failure.status not in (400, 404, 405, 422, 500, 501):
+        status, text = failure.status, failure.text
+        if status not in (200, 400, 404, 405, 422, 500, 501):
             return False
+        if "tools" in body and re.search(_NO_TOOLS, text):
+            self._as_text = True
+            why = "服务器说这个模型不支持工具。"
+            if "tool-call-parser" in text:
+                flags = "--enable-auto-tool-choice --tool-call-parser hermes"
+                why = f"这个 vLLM 没有打开工具调用（启动时加 {flags}）。"
+            self.notice(why + _TEXT_PROTOCOL)
+            return True
         for quirk in self.quirks:
-            if re.search(quirk.refusal, failure.text) and quirk.change(body) != body:
+            if re.search(quirk.refusal, text) and quirk.change(body) != body:
                 self._changes.append(quirk.change)
                 self.notice(quirk.notice)
                 return True
-        if failure.status in (400, 422) and (field := refused_field(failure.text, body)):
+        field = refused_field(text, body) if status in (200, 400, 422) else None
+        if field:
             self._changes.append(functools.partial(_without, key=field))
             self.notice(f"服务器不接受 {field}，已去掉后重发。")
-            return True
-        return False
+        return field is not None
 
-    def _explain(self, failure: HttpError) -> str:
-        """One sentence: what happened and what to do."""
-        status, text = failure.status, failure.text
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{text or '（没有说明）'}"
-        wait = retry_after(failure.headers, self._now()) or 0
+    def _explained(self, failure: HttpError, advice: str = "") -> str:
+        """What happened and what to do; `advice` is better than ours."""
+        status, text = failure.status, self._without_key(failure.text)
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
-                longer = _longer_context(self.base_url)
-                return f"对话太长：{tokens} 个 token，服务器的上下文只有 {room} 个。办法：{longer}"
+                text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
+                return f"{text}。办法：{_SERVERS[8080][2]}"
         if status == 0:
             begun = failure.turn.text if failure.turn else ""
             return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
-        if status < 400:
-            return f"{self.url()} {text}。程序不跟随跳转，请把 --base-url 改成最终的地址"
-        if status in (401, 403):
-            return f"{said}。{self.key_hint or '请用 --key 给出正确的密钥'}"
-        if status in (400, 404, 422) and re.search(_MODEL_UNKNOWN, text):
-            return f"{said}。{self._known_models()}"
-        if status in (404, 405):
-            return f"{said}。请求的地址是 {self.url()}，请检查 --base-url（多数服务以 /v1 结尾）"
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
-        return f"{said}。服务器要求等 {wait:.0f} 秒，请晚些再试" if wait > LONGEST_WAIT else said
+        words = text.rstrip("。.") or "（没有说明）"
+        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
+        wait = retry_after(failure.headers, self._now()) or 0
+        if wait > LONGEST_WAIT:
+            return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
+        ours = next(
+            ours for statuses, words, ours in _ADVICE
+            if status in statuses or (words and status < 500 and re.search(words, text))
+        )
+        return said + (advice or ours.format(
+            key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
+            longer=_longer_context(self.base_url),
+        ))
 
     def _known_models(self) -> str:
         try:
@@ -7795,11 +8052,11 @@ class HttpModel:
     def models(self) -> list[str]:
         """The names that the server lists. Raises BackendError."""
         try:
-            reply = next(self._objects("GET", self.models_url(), None))
+            reply = next(self._objects("GET", self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
                 return self.models()
-            raise BackendError(self._without_key(self._explain(failure))) from failure
+            raise BackendError(self._explained(failure)) from failure
         listed = reply.get("data") or reply.get("models") or []
         names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
         return [name.removeprefix("models/") for name in names if isinstance(name, str)]
@@ -7808,102 +8065,62 @@ class HttpModel:
 # --- OpenAI and compatible ---
 
 
+def _filled(body: dict) -> dict:
+    """What there is to say: servers refuse empty values, vLLM an empty list of tools."""
+    return {key: value for key, value in body.items() if value}
+
+
 def openai_request(question: Question, settings: Settings) -> dict:
     """The smallest Chat Completions request that says it all."""
-    messages = [
-        {key: value for key, value in message.items() if key not in OWN_KEYS}
-        for message in tidy_history(question.messages)
-    ]
-    body = {"model": settings.model, "messages": messages}
-    if question.tools:  # an empty list is refused (vLLM)
-        body["tools"] = tools_in_format(question.tools, "openai")
-        if question.tool_choice != "auto":  # the default anyway, and LM Studio refuses the key
-            body["tool_choice"] = question.tool_choice
-    if settings.max_tokens:
-        body["max_tokens"] = settings.max_tokens
-    if settings.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return {**body, **settings.options}
-
-
-def _call_text(call: dict) -> str:
-    function = call["function"]
-    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
-    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
-
-
-def _tools_as_text(body: dict) -> dict:
-    """The request in the text protocol: tools in the system message, calls and results as text."""
-    if "tools" not in body:
-        return body
-    tools = [tool["function"] for tool in body["tools"]]
-    system, *rest = [{"role": "system", "content": ""}, *body["messages"]]
-    if rest and rest[0]["role"] == "system":
-        system, *rest = rest
-    prompt = f"{system['content']}\n\n{text_tools_prompt(tools)}".strip()
-    messages = [{"role": "system", "content": prompt}]
-    for message in rest:
-        match message:
-            case {"role": "tool", "content": text}:
-                _add_user(messages, text_tool_result(text))
-            case {"role": "assistant", "tool_calls": calls, "content": text}:
-                text = "\n".join([text, *map(_call_text, calls)]).strip()
-                messages.append({"role": "assistant", "content": text})
-            case _:
-                messages.append(message)
-    return {**_without(_without(body, "tools"), "tool_choice"), "messages": messages}
-
-
-def _nine_letter_ids(body: dict) -> dict:
-    """Ids of nine letters and digits throughout (Mistral); those that fit stay."""
-    old = [call["id"] for m in body["messages"] for call in m.get("tool_calls", ())]
-    new = {
-        id: id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"id{number:07}"
-        for number, id in enumerate(old)
+    streams = settings.options.get("stream", settings.stream)
+    rest = {
+        "tools": tools_in_format(question.tools, "openai"), "tool_choice": question.choice,
+        "max_tokens": settings.max_tokens, "stream": streams,
+        "stream_options": {"include_usage": True} if streams else None,
     }
-    messages = []
-    for message in body["messages"]:
-        if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [{**c, "id": new[c["id"]]} for c in calls]}
-        if message["role"] == "tool":
-            message = {**message, "tool_call_id": new[message["tool_call_id"]]}
-        messages.append(message)
-    return {**body, "messages": messages}
+    messages = plain_messages(tidy_history(question.messages))
+    return {"model": settings.model, "messages": messages, **_filled(rest), **settings.options}
 
 
-def _one_call_per_turn(body: dict) -> dict:
-    """Each turn with several calls as several turns with one call and its result."""
-    messages, waiting = [], {}
-    for message in body["messages"]:
-        calls = message.get("tool_calls") or ()
-        if message["role"] == "tool":
-            messages += [waiting.pop(message["tool_call_id"], {}), message]
-        elif len(calls) > 1:
-            for i, call in enumerate(calls):
-                alone = message if i == 0 else {"role": "assistant", "content": ""}
-                waiting[call["id"]] = {**alone, "tool_calls": [call]}
-        else:
-            messages.append(message)
-    return {**body, "messages": [message for message in messages if message]}
+def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
+    """A change of the request that changes each of its messages."""
+    return lambda body: {**body, "messages": [change(message) for message in body["messages"]]}
 
 
-def _on_assistants(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
-    """A change of the request that touches only its assistant messages."""
+def _nine_letter_ids(message: dict) -> dict:
+    """Ids as Mistral wants them; those that fit stay, equal ones stay equal."""
+    import zlib
 
-    def apply(body: dict) -> dict:
-        messages = [change(m) if m["role"] == "assistant" else m for m in body["messages"]]
-        return {**body, "messages": messages}
+    def short(id: str) -> str:
+        return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
 
-    return apply
-
-
-def _without_reasoning(message: dict) -> dict:
-    return {key: value for key, value in message.items() if not key.startswith("reasoning")}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**call, "id": short(call["id"])} for call in calls]}
+    id = message.get("tool_call_id")
+    return {**message, "tool_call_id": short(id)} if id else message
 
 
 def _null_content(message: dict) -> dict:
     empty = "tool_calls" in message and not message["content"]
     return {**message, "content": None} if empty else message
+
+
+def _one_call_per_turn(body: dict) -> dict:
+    """Each turn with several calls as several turns with one call and its result."""
+    messages = []
+    for message, results in _with_results(body["messages"]):
+        said = message.get("content")
+        for call, result in zip(message.get("tool_calls", ()), results):
+            messages += [{**message, "content": said, "tool_calls": [call]}, result]
+            said = ""
+        if message and not results:
+            messages.append(message)
+    return {**body, "messages": messages}
+
+
+def _system_in_user(body: dict) -> dict:
+    first, *rest = body["messages"]
+    return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
 
 
 def _completion_tokens(body: dict) -> dict:
@@ -7912,39 +8129,31 @@ def _completion_tokens(body: dict) -> dict:
     return {**_without(body, "max_tokens"), "max_completion_tokens": body["max_tokens"]}
 
 
-_TEXT_NOTICE = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
-
 OPENAI_QUIRKS = (
-    Quirk(  # vLLM; must come before the rows that name a field
-        r"enable-auto-tool-choice|tool-call-parser", _tools_as_text,
-        "这个 vLLM 没有打开工具调用"
-        "（启动时加 --enable-auto-tool-choice --tool-call-parser hermes）。"
-        + _TEXT_NOTICE,
-    ),
-    Quirk(  # Ollama: gemma3, deepseek-r1; OpenRouter
-        r"(?i)do(es)?( not|n't) support (tool|function)|endpoints found that support tool"
-        r"|\b(tools?|function calling)\b[^.]{0,40} not supported",
-        _tools_as_text, "服务器说这个模型不支持工具。" + _TEXT_NOTICE,
-    ),
     Quirk(  # OpenAI o-series and GPT-5
         r"(?s)max_tokens.*max_completion_tokens", _completion_tokens,
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
     ),
     Quirk(  # Mistral
-        r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)", _nine_letter_ids,
-        "服务器要九个字符的调用 id，已改写后重发。",
+        r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
+        _on_messages(_nine_letter_ids), "服务器要九个字符的调用 id，已改写后重发。",
     ),
     Quirk(  # gpt-oss template in llama-server
-        r"(?i)both content and thinking", _on_assistants(_without_reasoning),
-        "服务器不要思考过程，已去掉后重发。",
+        r"(?i)both content and thinking", _on_messages(
+            lambda message: {k: v for k, v in message.items() if not k.startswith("reasoning")}
+        ), "服务器不要思考过程，已去掉后重发。",
     ),
     Quirk(  # Llama 3 templates
         r"(?i)single tool.calls? at once", _one_call_per_turn,
         "这个模型的模板一轮只容一个调用，已把历史拆开重发。",
     ),
+    Quirk(  # Gemma 2 templates
+        r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
+        _system_in_user, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
+    ),
     Quirk(
         r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_assistants(_null_content), "服务器不要空的 content，已改成 null 重发。",
+        _on_messages(_null_content), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
 
@@ -7952,17 +8161,13 @@ OPENAI_QUIRKS = (
 class OpenAICompatLLM(HttpModel):
     """Chat Completions at OpenAI, Ollama, vLLM, llama-server, LM Studio and all who copied it."""
 
+    usual_url = "http://127.0.0.1:11434/v1"
+    url_variable, model_variable = "OPENAI_BASE_URL", "OPENAI_MODEL"
+    key_variables = ("OPENAI_API_KEY",)
     path = "/chat/completions"
     quirks = OPENAI_QUIRKS
     build = staticmethod(openai_request)
     fold = OpenAIFold
-
-    def rescued(self, failure: HttpError, question: Question) -> Turn | None:
-        """Groq refuses a call that it cannot parse, and hands over what the model wrote."""
-        match failure.value:
-            case {"error": {"failed_generation": str(written)}} if question.tools:
-                turn = self._sorted_text(Turn(written), question)
-                return turn if turn.calls else None
 
     def mended(self, failure: HttpError, body: dict) -> bool:
         odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
@@ -7981,38 +8186,26 @@ class OpenAICompatLLM(HttpModel):
 def anthropic_request(question: Question, settings: Settings) -> dict:
     """A Messages request; `max_tokens` is mandatory there."""
     system, messages = to_anthropic_messages(question.messages)
-    limit = settings.max_tokens or 8192
-    body = {"model": settings.model, "max_tokens": limit, "messages": messages}
-    if system:
-        body["system"] = system
-    if question.tools:
-        body["tools"] = tools_in_format(question.tools, "anthropic")
-        if question.tool_choice != "auto":
-            body["tool_choice"] = to_anthropic_choice(question.tool_choice)
-    if settings.stream:
-        body["stream"] = True
-    return {**body, **settings.options}
+    rest = {
+        "system": system, "tools": tools_in_format(question.tools, "anthropic"),
+        "tool_choice": question.choice and to_anthropic_choice(question.choice),
+        "stream": settings.stream,
+    }
+    must = {"model": settings.model, "max_tokens": settings.max_tokens or 8192}
+    return {**must, "messages": messages, **_filled(rest), **settings.options}
 
 
 class AnthropicLLM(HttpModel):
-    """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too.
+    """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too."""
 
-    A key that starts with "Bearer " goes into the Authorization header, as relays want it.
-    """
-
-    path = "/v1/messages"
+    usual_url = "https://api.anthropic.com"
+    url_variable, model_variable = "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL"
+    key_variables = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+    path, models_path, versions = "/v1/messages", "/v1/models", ("/v1",)
+    key_header = ("x-api-key", "{}")
+    other_headers = {"anthropic-version": "2023-06-01"}
     build = staticmethod(anthropic_request)
     fold = AnthropicFold
-
-    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
-        super().__init__(re.sub(r"/v1$", "", repair_base_url(base_url)), settings, **rest)
-
-    def headers(self) -> dict:
-        name = "Authorization" if self.key.startswith("Bearer ") else "x-api-key"
-        return {"anthropic-version": "2023-06-01", **({name: self.key} if self.key else {})}
-
-    def models_url(self) -> str:
-        return self.base_url + "/v1/models"
 
 
 # --- Gemini ---
@@ -8021,52 +8214,48 @@ class AnthropicLLM(HttpModel):
 def gemini_request(question: Question, settings: Settings) -> dict:
     """A generateContent request; the model's name and `stream` are in its address."""
     system, contents = to_gemini_contents(question.messages)
-    body: dict = {"contents": contents}
-    if system:
-        body["systemInstruction"] = {"parts": [{"text": system}]}
-    if question.tools:
-        body["tools"] = [{"functionDeclarations": list(map(to_gemini_tool, question.tools))}]
-        if question.tool_choice != "auto":
-            body["toolConfig"] = to_gemini_choice(question.tool_choice)
-    limit = {"maxOutputTokens": settings.max_tokens} if settings.max_tokens else {}
-    config = {**limit, **settings.options}
-    return {**body, "generationConfig": config} if config else body
+    declarations = [to_gemini_tool(tool) for tool in question.tools]
+    rest = {
+        "systemInstruction": system and {"parts": [{"text": system}]},
+        "tools": declarations and [{"functionDeclarations": declarations}],
+        "toolConfig": question.choice and to_gemini_choice(question.choice),
+        "generationConfig": _filled({"maxOutputTokens": settings.max_tokens}) | settings.options,
+    }
+    return {"contents": contents, **_filled(rest)}
 
 
 _GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-class GeminiFold(_Fold):
-    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
+class GeminiFold(OpenAIFold):
+    """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
         self._parts: list[dict] = []
 
-    def feed(self, value: dict) -> list[tuple[str, str]]:
+    def feed(self, value: dict) -> Pieces:
         """Take one object; returns what may be shown. Raises BackendError when Gemini refuses."""
         match value:
             case {"promptFeedback": {"blockReason": reason}}:
-                raise BackendError(f"Gemini 拒绝了这个问题：{reason}")
-        if usage := _dict(value.get("usageMetadata")):
-            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
-            cached = _number(usage, "cachedContentTokenCount")
-            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
+                raise BackendError(f"Gemini 拒绝了这个问题：{reason}；请换个问法")
         candidate = _dict(next(iter(_list(value.get("candidates"))), None))
-        if reason := _text(candidate.get("finishReason")):
-            self.finish, self.done = _GEMINI_FINISH.get(reason, reason), True
-        pieces = []
+        reason, usage = _text(candidate.get("finishReason")), _dict(value.get("usageMetadata"))
+        delta = {"content": "", "reasoning": "", "tool_calls": []}
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            kind = "reasoning" if part.get("thought") else "text"
-            pieces += self._add(kind, _text(part.get("text")))
-        return pieces
-
-    def _calls(self) -> list[ToolCall]:
-        found = [_dict(part["functionCall"]) for part in self._parts if "functionCall" in part]
-        return [
-            ToolCall(_text(c.get("id")), _text(c.get("name")), _dict(c.get("args"))) for c in found
-        ]
+            delta["reasoning" if part.get("thought") else "content"] += _text(part.get("text"))
+            if call := _dict(part.get("functionCall")):
+                function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
+                delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        counts = usage and {
+            "prompt_tokens": _number(usage, "promptTokenCount"),
+            "completion_tokens": _number(usage, "candidatesTokenCount")
+            + _number(usage, "thoughtsTokenCount"),
+            "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
+        }
+        choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
+        return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
@@ -8077,21 +8266,18 @@ class GeminiFold(_Fold):
 class GeminiLLM(HttpModel):
     """Google's generateContent in its own format."""
 
+    usual_url = "https://generativelanguage.googleapis.com"
+    url_variable, model_variable = "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"
+    key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    models_path, versions = "/v1beta/models", ("/v1beta", "/v1")
+    key_header = ("x-goog-api-key", "{}")
     build = staticmethod(gemini_request)
     fold = GeminiFold
 
-    def __init__(self, base_url: str, settings: Settings = Settings(), **rest):
-        super().__init__(re.sub(r"/v1(beta)?$", "", repair_base_url(base_url)), settings, **rest)
-
-    def headers(self) -> dict:
-        return {"x-goog-api-key": self.key} if self.key else {}
-
-    def url(self) -> str:
+    @property
+    def path(self) -> str:
         method = "streamGenerateContent?alt=sse" if self.settings.stream else "generateContent"
-        return f"{self.base_url}/v1beta/models/{self.settings.model}:{method}"
-
-    def models_url(self) -> str:
-        return self.base_url + "/v1beta/models"
+        return f"/v1beta/models/{self.settings.model}:{method}"
 
 
 # --- a local model without a server ---
@@ -8100,10 +8286,10 @@ class GeminiLLM(HttpModel):
 class TransformersLLM:
     """A model directory on this machine, run by transformers with its own chat template.
 
-    Raises BackendError when the packages or the model are missing.
+    Raises BackendError when the packages or the model are missing, or refuse.
     """
 
-    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None, **rest):
+    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None):
         try:
             import torch  # noqa: F401, transformers generates nothing without it
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -8113,79 +8299,57 @@ class TransformersLLM:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the packages raise what they like
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
+        if not (template := self._tokenizer.chat_template):
+            raise BackendError(f"{folder} 没有对话模板（chat template），请换一个 instruct 模型")
+        self._as_text = "tools" not in str(template)
+        if self._as_text and notice:
+            notice(f"这个模型的模板不认识工具。{_TEXT_PROTOCOL}")
         self.settings, self.requests, self.base_url = settings, 0, ""
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
-        offered = tools if tool_choice != "none" else []
-        question = Question(messages, offered, tool_choice)
-        inputs = self._tokenizer.apply_chat_template(
-            to_hf_messages(messages), tools=tools_in_format(offered, "openai") or None,
-            add_generation_prompt=True, return_dict=True, return_tensors="pt",
-        )
+        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
+        asked = told_as_text(question) if self._as_text else question
         self.requests += 1
-        limit = self.settings.max_tokens or 1024
-        output = self._model.generate(**inputs, max_new_tokens=limit, **self.settings.options)[0]
+        try:
+            inputs = self._tokenizer.apply_chat_template(
+                to_hf_messages(asked.messages),
+                tools=tools_in_format(asked.tools, "openai") or None,
+                add_generation_prompt=True, return_dict=True, return_tensors="pt",
+            )
+            limit = {"max_new_tokens": self.settings.max_tokens or 1024}
+            output = self._model.generate(**inputs, **limit | self.settings.options)[0]
+        except Exception as error:
+            raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
         written = output[read:].tolist()
         ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
-        parts = TextParse(text)
-        if offered:
-            parts = parse_text_tool_calls(text, offered, used_ids=question.used_ids)
-        answer, reasoning = (parts.text, parts.reasoning) if parts.calls else split_reasoning(text)
-        if on_delta and answer:
-            on_delta("text", answer)
-        finish = "tool_calls" if parts.calls else "stop" if ended else "length"
-        return Turn(answer, parts.calls, finish, Usage(read, len(written)), reasoning)
+        usage = Usage(read, len(written))
+        turn = sorted_text(Turn(text, (), "stop" if ended else "length", usage), question)
+        if on_delta and turn.text:
+            on_delta("text", turn.text)
+        return turn._replace(finish="tool_calls") if turn.calls and ended else turn
 
 
 # --- which model to ask ---
 
 # Keys that belong to one host go there by themselves; any other key goes only where the user says.
 _HOME_KEYS = {
-    "api.openai.com": "OPENAI_API_KEY",
-    "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY",
     "generativelanguage.googleapis.com": "GEMINI_API_KEY",
-    "api.deepseek.com": "DEEPSEEK_API_KEY",
-    "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
-    "api.moonshot.cn": "MOONSHOT_API_KEY",
-    "open.bigmodel.cn": "ZHIPUAI_API_KEY",
-    "api.siliconflow.cn": "SILICONFLOW_API_KEY",
-    "api.mistral.ai": "MISTRAL_API_KEY",
-    "api.groq.com": "GROQ_API_KEY",
-    "openrouter.ai": "OPENROUTER_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY", "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
+    "api.moonshot.cn": "MOONSHOT_API_KEY", "open.bigmodel.cn": "ZHIPUAI_API_KEY",
+    "api.siliconflow.cn": "SILICONFLOW_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
 }
-
-
-class Backend(NamedTuple):
-    """A way to reach a model: its class, its usual address, the environment variables it reads."""
-
-    make: Callable
-    base_url: str = ""
-    url_variable: str = ""
-    key_variables: tuple[str, ...] = ()
-    model_variable: str = ""
-
-
 BACKENDS = {
-    "openai": Backend(
-        OpenAICompatLLM, "http://127.0.0.1:11434/v1", "OPENAI_BASE_URL", ("OPENAI_API_KEY",),
-        "OPENAI_MODEL",
-    ),
-    "anthropic": Backend(
-        AnthropicLLM, "https://api.anthropic.com", "ANTHROPIC_BASE_URL",
-        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), "ANTHROPIC_MODEL",
-    ),
-    "gemini": Backend(
-        GeminiLLM, "https://generativelanguage.googleapis.com", "GOOGLE_GEMINI_BASE_URL",
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "GEMINI_MODEL",
-    ),
-    "transformers": Backend(TransformersLLM),
+    "openai": OpenAICompatLLM, "anthropic": AnthropicLLM, "gemini": GeminiLLM,
+    "transformers": TransformersLLM,
 }
 
 
@@ -8201,26 +8365,26 @@ def _origin(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def find_place(backend: Backend, base_url: str, key: str, environ: Mapping) -> Place:
+def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> Place:
     """The address and the key: what the user gave, else the environment, else the usual address.
 
     A key from the environment goes only to the address that the environment names with it, or to
     the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
-    named = environ.get(backend.url_variable, "").strip()
-    ollama = environ.get("OLLAMA_HOST", "").strip() if backend.make is OpenAICompatLLM else ""
-    url = repair_base_url(
-        base_url or named or (ollama_base_url(ollama) if ollama else backend.base_url),
-    )
+    values = {name: value.strip() for name, value in environ.items() if value.strip()}
+    named = values.get(kind.url_variable, "")
+    ollama = values.get("OLLAMA_HOST") if kind is OpenAICompatLLM else None
+    usual = ollama_base_url(ollama) if ollama else kind.usual_url
+    url = repair_base_url(base_url or named or usual)
     if key:
         return Place(url, key)
     together = named and _origin(url) == _origin(repair_base_url(named))
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
-    found = [name for name in backend.key_variables if environ.get(name, "").strip()]
-    usable = [name for name in (home, *found) if environ.get(name, "").strip()]
-    if usable and (together or usable[0] == home or home in backend.key_variables):
-        token = environ[usable[0]].strip()
-        return Place(url, f"Bearer {token}" if usable[0].endswith("_AUTH_TOKEN") else token)
+    found = [name for name in kind.key_variables if name in values]
+    usable = next((name for name in (home, *found) if name in values), "")
+    if usable and (together or usable == home or home in kind.key_variables):
+        token = values[usable]
+        return Place(url, f"Bearer {token}" if usable.endswith("_AUTH_TOKEN") else token)
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
         return Place(url, "", hint)
@@ -8314,8 +8478,12 @@ class Relay:
     def run(self) -> typing.NoReturn:
         """Keep one thread reading. Threads are daemons: a tool may never return."""
         while True:
-            threading.Thread(target=self._read, daemon=True).start()
-            self._watch()
+            try:
+                threading.Thread(target=self._read, daemon=True).start()
+            except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
+                time.sleep(PATIENCE_SECONDS)
+            else:
+                self._watch()
 
     def _watch(self) -> None:
         """Return when the reading thread is stuck in a request; it will not read again."""
@@ -8324,7 +8492,7 @@ class Relay:
                 self._begun.wait()
                 self._begun.clear()
             request = self._current
-            time.sleep(PATIENCE_SECONDS)
+            time.sleep(PATIENCE_SECONDS / (1 + len(self._late)))  # a queue of slow calls: hurry
             with self._lock:
                 # Stuck because the client does not read? Then nobody should read its requests.
                 if request and request is self._current and not self._wire.lock.locked():
@@ -8381,7 +8549,7 @@ class Relay:
         is hard, for such tools are still running.
         """
         quiet = 0
-        while any(not request.cancelled for request in self._late.copy()) and quiet < QUIET_SLICES:
+        while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
             used = time.process_time()
             try:
                 self._ended.get(timeout=SLICE_SECONDS)
@@ -8501,22 +8669,26 @@ class StdioServer:
             with self._lock:
                 self._waiting.pop(key, None)
         if reply is None:
-            raise self._gone()
+            raise self.gone()
         return reply
 
-    def _gone(self) -> ServerGoneError:
+    def gone(self) -> ServerGoneError:
+        """The error for a child that has ended, with its last words."""
         last = "".join(f"\n  {line}" for line in list(self.log)[-3:])
         return ServerGoneError("服务器已经退出" + (f"，它最后的日志：{last}" if last else ""))
 
     def _write(self, message: dict) -> None:
         self.trace("→", message)
-        line = encode(message)
+        self.write(encode(message))
+
+    def write(self, line: bytes) -> None:
+        """Write bytes as they are. Raises ServerGoneError when nobody reads them."""
         try:
             with self._lock:
                 while line:
                     line = line[self.process.stdin.write(line):]
         except (OSError, ValueError):  # ValueError: closed by us
-            raise self._gone() from None
+            raise self.gone() from None
 
     def _read(self, process, waiting: dict) -> None:
         lines = io.BufferedReader(process.stdout)
@@ -8551,35 +8723,30 @@ class StdioServer:
             for line in read_lines(lines):
                 log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
 
+    def ended(self, seconds: float) -> bool:
+        """Whether the child ends within so many seconds."""
+        import subprocess
+
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def close(self) -> None:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
-        import subprocess
+        import signal
 
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        for end in (self._terminate, self._kill):
-            try:
-                self.process.wait(CLOSE_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                end()
+        for name in ("SIGTERM", "SIGKILL"):
+            if self.ended(CLOSE_SECONDS):
+                return
+            if os.name == "posix":
+                os.killpg(self.process.pid, getattr(signal, name))
+            else:
+                self.process.terminate()
         self.process.wait()
-
-    def _terminate(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGTERM)
-        else:
-            self.process.terminate()
-
-    def _kill(self) -> None:
-        import signal
-
-        if os.name == "posix":
-            os.killpg(self.process.pid, signal.SIGKILL)
-        else:
-            self.process.kill()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8591,24 +8758,45 @@ _COLOURS = {
     "system": "2", "user": "36", "assistant": "33", "tool": "32",
     "title": "1", "dim": "2", "bad": "31", "good": "32",
 }
-# No line may start with these, nor end with those (Chinese line breaking).
-_NOT_FIRST = frozenset("，。、；：！？）》」』】”’…,.;:!?)]}%")
-_NOT_LAST = frozenset("（《「『【“‘([{")
-
 
 # Signs of formulas that a GBK console lacks, and how a person would type them.
 _TYPED = str.maketrans({
     "−": "-", "²": "^2", "³": "^3", "⁴": "^4", "⁵": "^5", "⁺": "^+", "⁻": "^-", "ᵀ": "^T",
-    "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "·", "⇄": "<->",
+    "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "*", "⇄": "<->",
 })
+# What could make a terminal act or show something else, except the colours we use ourselves.
+_CONTROL = re.compile(
+    "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 
-def typed_instead(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for `codecs`: what the encoding lacks is spelled out, or becomes "?"."""
+def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> tuple[str, int]:
+    """An error handler for `codecs`: what the console lacks is spelled out, or escaped as in JSON.
+
+    >>> "x²中".encode("ascii", "typed_instead")
+    b'x^2\\\\u4e2d'
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    spelled = error.object[error.start:error.end].translate(_TYPED)
-    return spelled.encode(error.encoding, "replace").decode(error.encoding), error.end
+    return json.dumps(error.object[error.start:error.end].translate(typed))[1:-1], error.end
+
+
+codecs.register_error("typed_instead", typed_instead)
+codecs.register_error("json_escapes", functools.partial(typed_instead, typed={}))
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: control characters are escaped as in JSON, which stays JSON.
+
+    >>> printable("a\\x1b[2J")
+    'a\\\\u001b[2J'
+    """
+    return _CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
+
+
+def said(text: str, limit: int = 80) -> str:
+    """What somebody wrote, fit for one line of a message."""
+    return " ".join(printable(text if len(text) <= limit else text[:limit] + "…").split())
 
 
 class Style(NamedTuple):
@@ -8622,16 +8810,20 @@ class Style(NamedTuple):
         return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour and text else text
 
 
+@functools.lru_cache(2**14)
+def _char_columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # combining or invisible
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
 def columns(text: str) -> int:
     """Terminal columns of a text: wide characters take two, combining ones none.
 
     >>> columns("KV 缓存")
     7
     """
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+    return sum(map(_char_columns, text))
 
 
 def pad(text: str, width: int) -> str:
@@ -8639,27 +8831,23 @@ def pad(text: str, width: int) -> str:
     return text + " " * max(0, width - columns(text))
 
 
-def _units(text: str) -> Iterator[str]:
-    """The text in pieces between which a line may break: words with their blank, single 汉字."""
-    yield from re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+[ ]?|\s", text)
+# Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
+# from it, by the rules of Chinese typesetting, and the blank after it.
+_PIECE = re.compile(
+    r"[（《「『【“‘([{]*(?:[\u2e80-\uffff]|[^\s\u2e80-\uffff“‘”’…]+)"
+    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\S|\s"
+)
 
 
 def _chopped(piece: str, width: int) -> Iterator[str]:
-    while columns(piece) > width:
-        head = next(i for i in range(len(piece), 0, -1) if columns(piece[:i]) <= width or i == 1)
-        yield piece[:head]
-        piece = piece[head:]
-    yield piece
-
-
-def _pieces_that_fit(text: str, width: int) -> Iterator[str]:
-    glued = ""
-    for unit in _units(text):
-        if glued and unit[0] not in _NOT_FIRST and glued[-1] not in _NOT_LAST:
-            yield from _chopped(glued, width)
-            glued = ""
-        glued += unit
-    yield from _chopped(glued, width)
+    line, used = "", 0
+    for char in piece:
+        used += columns(char)
+        if line and used > width:
+            yield line
+            line, used = "", columns(char)
+        line += char
+    yield line
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -8671,7 +8859,8 @@ def wrap(text: str, width: int) -> list[str]:
     lines = []
     for paragraph in text.split("\n"):
         line = ""
-        for piece in _pieces_that_fit(paragraph, width):
+        pieces = (_chopped(piece, width) for piece in _PIECE.findall(paragraph))
+        for piece in itertools.chain.from_iterable(pieces):
             if line and columns(line) + columns(piece.rstrip()) > width:
                 lines.append(line.rstrip())
                 line = ""
@@ -8708,32 +8897,27 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + " ……"
 
 
-def _fields(message: dict) -> Iterator[str]:
-    if message["role"] == "tool":
-        yield f"tool_call_id={message['tool_call_id']}"
-    if message.get("content") or not message.get("tool_calls"):
-        yield _shortened(message.get("content") or "（空）")
-    for call in message.get("tool_calls", ()):
-        yield f"{call['id']}  {call['function']['name']}"
-        yield _shortened(call["function"]["arguments"])
-
-
 def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = "") -> list[str]:
     """One history message: mark, role and remark on the first line, then its key fields.
 
     The remark says who acts and what for; without one the text starts on the first line.
     """
-    role = message["role"]
+    role, calls = message["role"], message.get("tool_calls", ())
+    fields = [f"tool_call_id={message['tool_call_id']}"] if role == "tool" else []
+    if message.get("content") or not calls:
+        fields.append(_shortened(message.get("content") or "（空）"))
+    for call in calls:
+        fields.append(f"{call['id']}  {call['function']['name']}")
+        fields.append(_shortened(call["function"]["arguments"]))
     room = style.width - MARK_WIDTH - ROLE_WIDTH
-    body = [line for part in _fields(message) for line in wrap(part, room)]
-    head = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
-    lines = head + body
+    lines = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
+    lines += [line for field in fields for line in wrap(field, room)]
     first = pad(mark, MARK_WIDTH) + style.paint(pad(role, ROLE_WIDTH), role)
     return [first + lines[0], *(" " * (MARK_WIDTH + ROLE_WIDTH) + line for line in lines[1:])]
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12, §13, §15–§19
+# § 20  演示 Demos      uses §1, §3, §4, §7–§10, §12–§19
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
@@ -8814,7 +8998,6 @@ class Scenario(NamedTuple):
     script: tuple
     remarks: tuple[str, ...]  # one a step: a model turn, or all results of a turn
     tools: tuple[Callable, ...] = ()
-    limits: Limits = Limits()
 
 
 SCENARIOS = (
@@ -8899,21 +9082,17 @@ def opening(question: str) -> list[dict]:
     ]
 
 
+def _tools_of(scenario: Scenario, tools: ToolRegistry) -> ToolRegistry:
+    """The scenario's own tools and the given ones, except those whose names it needs itself."""
+    own = ToolRegistry(scenario.tools)
+    return ToolRegistry([*(tool for tool in tools if tool.name not in own), *own])
+
+
 def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Event], MockLLM]:
     """Run a scenario to its end: the history, the events, the model."""
     model, messages = MockLLM(scenario.script), opening(scenario.question)
-    registry = ToolRegistry([*tools, *scenario.tools])
-    events = list(run_tool_loop(model, registry, messages, limits=scenario.limits))
+    events = list(run_tool_loop(model, _tools_of(scenario, tools), messages))
     return messages, events, model
-
-
-def _steps(messages: list[dict]) -> list[int]:
-    """For each message its step, from 0: an assistant turn is one, all results after it one."""
-    new = [
-        message["role"] == "assistant" or before["role"] == "assistant"
-        for before, message in itertools.pairwise([{"role": "user"}, *messages])
-    ]
-    return [number - 1 for number in itertools.accumulate(new)]
 
 
 def _summary(end: Finished, model: MockLLM) -> str:
@@ -8933,18 +9112,19 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
     yield ""
     system, user, *rest = messages
     brief = system["content"].partition("。")[0]
-    tools_apart = f"{brief}……（工具清单随请求另传，共 {len(tools) + len(scenario.tools)} 个）"
+    tools_apart = f"{brief}……（工具清单随请求另传，共 {len(_tools_of(scenario, tools))} 个）"
     yield from message_lines({**system, "content": tools_apart}, style)
     yield from message_lines(user, style)
     finishes = iter([e.turn.finish for e in events if isinstance(e, ModelAnswered)])
-    for step, group in itertools.groupby(zip(_steps(rest), rest), key=lambda pair: pair[0]):
-        mark, remark = STEP_MARKS[step], scenario.remarks[step]
-        yield ""
-        for _, message in group:
-            if message["role"] == "assistant":
-                remark += f"（finish_reason={next(finishes)}）"
-            yield from message_lines(message, style, mark=mark, remark=remark)
-            mark = remark = ""
+    steps = iter(zip(STEP_MARKS, scenario.remarks))
+    for message, before in zip(rest, messages[1:]):
+        mark = remark = ""
+        if "assistant" in (message["role"], before["role"]):  # a turn, or the first of its results
+            mark, remark = next(steps)
+            yield ""
+        if message["role"] == "assistant":
+            remark += f"（finish_reason={next(finishes)}）"
+        yield from message_lines(message, style, mark=mark, remark=remark)
     yield ""
     yield from wrap(_summary(events[-1], model), style.width)
 
@@ -9132,6 +9312,8 @@ class LiveScreen:
                     took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                     text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
                     self.line(self._fitted(text), "bad" if result.is_error else "tool")
+                    for repair in result.repairs:
+                        self.line(f"  {repair}")
         if isinstance(event, ModelAsked):
             self.shown = ""
 
@@ -9222,6 +9404,12 @@ def _without_secrets(value: object, name: str = "") -> object:
             return value
 
 
+def _tokens(usage: Usage) -> dict:
+    return {
+        "gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output,
+    }
+
+
 class Trace:
     """Turns the events of a run into lines of JSON; `write` takes one line. Never holds a key.
 
@@ -9231,9 +9419,10 @@ class Trace:
 
     def __init__(
         self, write: Callable[[str], None], model, *,
-        provider: str, address: str, arguments: bool = False, now: Callable[[], str],
+        provider: str, arguments: bool = False, now: Callable[[], str],
     ):
         self._write, self._model, self._now, self._arguments = write, model, now, arguments
+        address = host_of(getattr(model, "base_url", ""))
         self._common = {"gen_ai.provider.name": provider, "server.address": address}
         self._requests = self._result_tokens = 0
         self._failures: dict[str, int] = {}  # tool → failed calls in a row
@@ -9251,11 +9440,7 @@ class Trace:
             case CallFinished(call, result, seconds):
                 self._call(call, result, seconds)
             case Finished(_, reason, usage, turns):
-                tokens = {
-                    "gen_ai.usage.input_tokens": usage.input,
-                    "gen_ai.usage.output_tokens": usage.output,
-                }
-                self._record("invoke_agent", tokens, status=reason, turns=turns)
+                self._record("invoke_agent", _tokens(usage), status=reason, turns=turns)
 
     def _turn(self, turn: Turn, seconds: float | None) -> None:
         sent = getattr(self._model, "requests", self._requests + 1)
@@ -9263,8 +9448,7 @@ class Trace:
         attributes = {
             "gen_ai.request.model": self._model_name(),
             "gen_ai.response.finish_reasons": [turn.finish],
-            "gen_ai.usage.input_tokens": usage.input,
-            "gen_ai.usage.output_tokens": usage.output,
+            **_tokens(usage),
             "gen_ai.usage.cache_read.input_tokens": usage.cached,
             "tool_result_tokens": self._result_tokens,
         }
@@ -9331,7 +9515,8 @@ def mock_model(question: str) -> MockLLM:
 # What a learner sees of MCP: the lecture's session, message by message, then the same work without
 # a handshake. Client, server, pipe and messages are real; only the remarks are written here.
 
-MCP_SHOWN = 600  # characters of one message on screen; --json has everything
+MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
+MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
 
 
 class McpStep(NamedTuple):
@@ -9358,78 +9543,103 @@ class McpMessage(NamedTuple):
     remark: str = ""
 
 
-def _calling_tool(name: str, arguments: dict) -> Callable[[McpClient], object]:
-    return lambda client: client.call_tool(name, arguments)
+def _same_steps(*remarks: tuple[str, str]) -> Iterator[McpStep]:
+    """The same four requests in each session; a remark for the request and one for the reply."""
+    attack = {"expression": "__import__('os').system('ls')"}
+    acts = (
+        McpClient.tools,
+        lambda client: client.call_tool("kv_cache_gib", KV_ARGUMENTS),
+        lambda client: client.call_tool("calculator", attack),
+        lambda client: client.call_tool("format_disk", {}),
+    )
+    return map(McpStep, acts, remarks)
 
-
-_KV_STEP = McpStep(
-    _calling_tool("kv_cache_gib", KV_ARGUMENTS),
-    (
-        "模型说要调用工具，主机替它发出 tools/call",
-        "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
-    ),
-)
-_REFUSED_STEP = McpStep(
-    _calling_tool("calculator", {"expression": "__import__('os').system('ls')"}),
-    (
-        "有人想借计算器执行命令",
-        "第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，"
-        "模型可以改了再来",
-    ),
-)
-_UNKNOWN_STEP = McpStep(
-    _calling_tool("format_disk", {}),
-    (
-        "调用一个不存在的工具",
-        "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
-    ),
-)
 
 MCP_SESSIONS = (
     McpSession(
         "2025-06-18", "第一段  2025-06-18：先握手，再干活",
-        "课上讲的会话。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
+        "课上讲的会话。主机把服务器当子进程启动，一行一条 JSON：→ 写进它的标准输入，"
+        "← 从它的标准输出读到。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
         (
             McpStep(McpClient.connect, (
                 "打招呼：报上协议版本、自己的能力和名字",
-                "服务器同意这个版本，报上能力、名字和使用说明",
+                "服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解",
                 "握手完成。这是通知：没有 id，没有答复",
             )),
-            McpStep(McpClient.tools, (
-                "有哪些工具？",
-                "每个工具的 inputSchema 由主机转给模型："
-                "OpenAI 叫 parameters，Anthropic 叫 input_schema",
-            )),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
+            *_same_steps(
+                (
+                    "有哪些工具？",
+                    "每个工具的 inputSchema 由主机转给模型："
+                    "OpenAI 叫 parameters，Anthropic 叫 input_schema",
+                ),
+                (
+                    "模型说要调用工具，主机替它发出 tools/call",
+                    "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
+                ),
+                (
+                    "有人想借计算器执行命令",
+                    "第一种错：工具说不行。这是正常的 result，isError 为 true，"
+                    "原因交给模型读，模型可以改了再来",
+                ),
+                (
+                    "调用一个不存在的工具",
+                    "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
+                ),
+            ),
             McpStep(lambda client: client.request("tools/destroy"), (
-                "调用一个不存在的方法", "没有这个方法：error，-32601",
+                "调用一个不存在的方法", "也是第二种错，只是代码不同：没有这个方法是 -32601",
             )),
         ),
     ),
     McpSession(
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
-        "同一个进程，同一根管道。版本和能力写在每个请求的 params._meta 里，服务器不用记住任何事；"
-        "结果多了 resultType，可缓存的结果还有 ttlMs 和 cacheScope。",
+        "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
+        "服务器不用记住前面说过什么。",
         (
             McpStep(McpClient.connect, (
                 "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
                 "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
             )),
-            McpStep(
-                McpClient.tools, ("有哪些工具？", "多了 resultType、ttlMs、cacheScope 和 _meta"),
+            *_same_steps(
+                (
+                    "请求里多了 _meta，其余和第一段一样",
+                    "结果多了 resultType（complete 是办完了）；"
+                    "列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用",
+                ),
+                ("同样只多了 _meta", "多了 resultType 和 _meta，内容一个字都没有变"),
+                ("还是那条命令", "第一种错没有变：办完了，但工具说不行"),
+                ("还是那个工具", "第二种错也没有变；error 里没有 resultType"),
             ),
-            _KV_STEP, _REFUSED_STEP, _UNKNOWN_STEP,
             McpStep(lambda client: client.request("ping"), (
-                "ping 在这一版里取消了", "所以它和别的不认识的方法一样：error，-32601",
+                "ping 在这一版里取消了", "所以它和别的不认识的方法一样，是 -32601",
             )),
         ),
     ),
+)
+MCP_DIFFERENCES = (
+    ("", "2025-11-25 及以前", "2026-07-28"),
+    ("开头", "initialize 握手", "没有握手"),
+    ("版本、能力", "握手时说一次，两边记住", "写在每个请求的 _meta 里"),
+    ("版本不合", "服务器回一个它会的版本", "error -32022，附上它会的版本"),
+    ("结果", "只有内容", "加 resultType，列表加缓存时间"),
+    ("去掉的方法", "", "initialize、ping、logging/setLevel 等"),
+)
+
+
+# Python keeps the compiled code of what is imported, but not of a script. Imported, this file is a
+# server in a third of the time and in half the memory. The folder takes the place of the current
+# one in the path, as for a script, so that no file there is taken for a module of ours.
+IMPORTED = (
+    "import os, sys; del sys.argv[0]; sys.path[0] = os.path.dirname(sys.argv[0]); "
+    "import w4d3_tools_mcp; sys.exit(w4d3_tools_mcp.main())"
 )
 
 
 def our_server(args) -> list[str]:
     """The command that starts this file as a server, with the tools and notes of these flags."""
-    command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
+    script = os.path.abspath(__file__)
+    renamed = os.path.basename(script) != "w4d3_tools_mcp.py"
+    command = [sys.executable, *([] if renamed else ["-c", IMPORTED]), script, "--mcp-server"]
     for path in getattr(args, "tools", None) or ():
         command += ["--tools", os.path.abspath(path)]
     if getattr(args, "notes", None):
@@ -9482,14 +9692,30 @@ def _mcp_kind(item: object) -> str:
     return "不是消息的一行"
 
 
+def _abridged(value: object) -> object:
+    """The value with long texts cut and lists shown by their first entry."""
+    match value:
+        case str() if len(value) > MCP_TEXT:
+            return value[:MCP_TEXT] + "…"
+        case [dict() as first, _, *_]:
+            return [_abridged(first), f"…… 还有 {len(value) - 1} 个"]
+        case list():
+            return [_abridged(item) for item in value]
+        case dict():
+            return {key: _abridged(item) for key, item in value.items()}
+    return value
+
+
 def mcp_message_lines(message: McpMessage, style: Style) -> list[str]:
     """One message: direction, what kind it is, the remark, and the JSON itself."""
     lines = [f"{message.direction} {style.paint(_mcp_kind(message.item), 'title')}"]
     if message.remark:
         lines += [style.paint("  " + line, "dim") for line in wrap(message.remark, style.width - 2)]
-    text = message.item if isinstance(message.item, str) else json_text(json_value(message.item))
+    value = json_value(message.item)
+    text = message.item if isinstance(message.item, str) else json_text(value)
     if len(text) > MCP_SHOWN:
-        text = f"{text[:MCP_SHOWN]} …… 共 {len(text)} 个字符"
+        notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
+        text = json_text(_abridged(value)) + notice
     return lines + ["  " + line for line in wrap(text, style.width - 2)] + [""]
 
 
@@ -9507,6 +9733,10 @@ def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item.lesson, style.width)
             yield ""
         elif isinstance(item, ToolRegistry):
+            yield "两代的差别"
+            yield from ("  " + line for line in table(MCP_DIFFERENCES))
+            yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
+            yield ""
             yield heading("第三段  模型通过 MCP 用工具", style)
             remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
             yield from wrap(remark, style.width)
@@ -9581,6 +9811,428 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from wrap(item, style.width)
 
 
+# ── Examining a server ──
+# Only its lines are looked at, so it may be written in anything. A finding is a key of FAULTS and a
+# place. Observed with mcp 1.30.0 and 2.3.0, TypeScript SDK 1.32.2 and 2.4.0; hosts by their public
+# issues; November 2026.
+
+DOCTOR_SECONDS = 3.0  # for one answer
+SLOWEST_START = 10.0  # seconds until Codex gives up
+MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
+GRAVE = "[会坏]"  # in front of a finding that breaks a host
+_ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
+_WAITS, _ANSWER = "全部主机一直等到超时", "不认识的请求也要回 error（-32601），不要不出声"
+
+# what is wrong, which host it breaks and how (nothing: then it is advice), what to do
+FAULTS = {
+    # single lines
+    "BOM": ("有一行以 BOM 开头", _ALL, "输出不带 BOM 的 UTF-8"),
+    "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
+    "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
+    "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
+    "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
+    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
+    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
+    "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
+    "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
+    "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
+    # opening
+    "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
+    "slow": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
+    "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
+    "about": ("initialize 没有给 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "补上"),
+    "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
+    "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
+    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
+    "probe": ("不回答 server/discover", "官方 SDK 启动时多等 10 到 60 秒", _ANSWER),
+    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "no way back": ("答过 server/discover 就不再握手", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
+    "locked": ("答过 server/discover 就不再握手", "Claude Code 连接不上", "按每条消息判断版本"),
+    "stateless": ("没有先问 server/discover 就不答复", "TypeScript SDK 2.4.0 没有工具", "单独答复"),
+    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
+    # lists
+    "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
+    "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
+    "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
+    "field": ("{}", _LIST, "补上"),
+    "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
+    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写它"),
+    "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
+    "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
+    "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
+    "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
+    "root": ('{}最外层不是 "type": "object"', "TypeScript SDK 拒绝整个列表", "补上"),
+    "$schema": ("{}声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema"),
+    "union": ("{}最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝", "移到属性里面"),
+    "part": ("{}的 properties 里有 true 一类", "TypeScript SDK 拒绝整个列表", "用 {} 代替"),
+    "big": ("{}超过 8 KB", "", "删去少用的参数，小模型读不下"),
+    # calls
+    "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
+    "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
+    "output": ("{}的结果不符合 outputSchema", "全部官方 SDK 拒绝这个结果", "两者要一致"),
+    "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
+    "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
+    "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
+    # manners
+    "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
+    "wrong lines": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
+    "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
+    "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
+    "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
+}
+
+WRONG_LINES = {
+    "不是 JSON 的一行": b"{not json\n",
+    "id 是 null 的请求": b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n',
+    "没有 jsonrpc 的请求": b'{"id":901,"method":"ping"}\n',
+    "params 是数组的请求": b'{"jsonrpc":"2.0","id":902,"method":"tools/list","params":[1]}\n',
+    "带 NaN 的请求": b'{"jsonrpc":"2.0","id":903,"method":"ping","params":{"x":NaN}}\n',
+    "嵌套十万层的 JSON": b"[" * 100_000 + b"]" * 100_000 + b"\n",
+}
+
+Findings = Iterator[tuple[str, object]]
+_HELLO = {"protocolVersion": LATEST_LEGACY.name, "capabilities": {}, "clientInfo": CLIENT_INFO}
+_ENVELOPE = {"_meta": {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}}
+
+
+def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None = None) -> object:
+    """The JSON value in a line, forgiving what some hosts do not; None if there is none."""
+    text = (line or b"").decode("utf-8", "replace").removeprefix("\ufeff")
+    try:
+        return json.loads(text, parse_constant=on_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+class Patient(StdioServer):
+    """A server under examination: its lines are kept as they came, and read if at all possible."""
+
+    def __init__(self, command: Sequence[str], patience: float):
+        self.patience = patience  # seconds for one answer
+        self.lines: list[bytes | None] = []
+        self.about: dict | None = {}  # the result of initialize; None: there was none
+        self.tools: list[dict] = []
+        self.name, self.modern = "", False
+        self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
+        super().__init__(command)
+
+    def _receive(self, line: bytes | None, waiting: dict) -> None:
+        self.lines.append(line)
+        with contextlib.suppress(RecursionError):
+            if isinstance(message := _loose_json(line), dict):
+                super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def ask(self, method: str, params: dict | None = None) -> dict:
+        """The reply; {} when there is none in time. Ids are as official clients choose them."""
+        try:
+            return self.send(request_message(next(self._ids), method, params), self.patience)
+        except ServerSilentError:
+            return {}
+
+    def reaction(self, line: bytes) -> list[object]:
+        """The replies that this line causes, told from others by a ping after it."""
+        before = len(self.lines)
+        self.write(line)
+        if not self.ask("ping"):
+            raise ServerSilentError("ping")
+        time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
+        replies = [m for m in map(_loose_json, self.lines[before:]) if "method" not in (m or ())]
+        return replies[1:]
+
+
+def _nulls(value: object, path: str) -> Findings:
+    """Every null that stands for a missing field; in defaults and enums it is a value."""
+    match value:
+        case None:
+            yield "null", path
+        case dict():
+            for key, item in value.items():
+                if key not in ("default", "enum", "const", "examples"):
+                    yield from _nulls(item, f"{path}.{key}")
+        case list():
+            for number, item in enumerate(value):
+                yield from _nulls(item, f"{path}[{number}]")
+
+
+def _in_line(line: bytes | None) -> Findings:
+    constants: list[str] = []
+    value = _loose_json(line, constants.append)
+    tests = {
+        "long": line is None,
+        "BOM": line and line.startswith(codecs.BOM_UTF8),
+        "bytes": line and line.decode("utf-8", "ignore").encode("utf-8") != line,
+        "noise": line and value is None and show(line.decode("utf-8", "replace").strip()),
+        "NaN": " 和 ".join(dict.fromkeys(constants)),
+        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
+        "no object": value is not None and not isinstance(value, dict),
+        "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
+        "null id": isinstance(value, dict) and value.get("id", 0) is None,
+    }
+    yield from ((key, found) for key, found in tests.items() if found)
+
+
+def _in_lines(lines: Sequence[bytes | None]) -> Findings:
+    for line in lines:
+        yield from _in_line(line)
+    answered = [
+        show(message["id"]) for line in lines
+        if isinstance(message := _loose_json(line), dict)
+        and "method" not in message and message.get("id") is not None
+    ]
+    if len(set(answered)) < len(answered):
+        yield "twice", ""
+
+
+def _in_schema(schema: object) -> Iterator[str]:
+    schema = schema if isinstance(schema, dict) else {}
+    parts = schema.get("properties", {})
+    tests = {
+        "root": schema.get("type") != "object",
+        "$schema": "$schema" in schema,
+        "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
+        "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
+        "big": len(json_text(json_value(schema))) > 8192,
+    }
+    yield from (key for key, found in tests.items() if found)
+
+
+def _in_tool(tool: dict, server: str) -> Findings:
+    name, text = tool.get("name"), str(tool.get("description") or "")
+    tests = {
+        "name": not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)),
+        "combined": len(f"{server}{name}") > MOST_COMBINED,
+        "no text": not text.strip(),
+        "text": len(text) > DESCRIPTION_LIMIT,
+    }
+    yield from ((key, show(name)) for key, found in tests.items() if found)
+    for key in ("inputSchema", "outputSchema"):
+        if key in tool:
+            yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
+
+
+_NEEDED = {
+    "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
+    "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
+}
+
+
+def _in_list(key: str, result: dict, server: str) -> Findings:
+    entries = result.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        yield "no list", key
+        return
+    yield from _nulls(result, "结果")
+    for number, entry in enumerate(entries):
+        for field in _NEEDED[key]:
+            if field not in entry:
+                yield "field", f"{key}[{number}] 没有 {field}"
+        if key == "tools":
+            yield from _in_tool(entry, server)
+    names = [show(entry.get("name")) for entry in entries]
+    if key in ("tools", "prompts") and len(set(names)) < len(names):
+        yield "names", key
+
+
+def _in_result(who: str, result: dict, output: object) -> Findings:
+    """What is wrong with the result of a call."""
+    content, value = result.get("content"), result.get("structuredContent")
+    kinds = {"text", "image", "audio", "resource", "resource_link"}
+    if not isinstance(content, list):
+        yield "content", who
+    elif not all(isinstance(block, dict) and block.get("type") in kinds for block in content):
+        yield "block", who
+    elif len(result_text(result)) > 1_000_000:
+        yield "too much", who
+    if isinstance(output, dict) and result.get("isError") is not True:
+        checkable = not check_schema(output)
+        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+            yield "output", who
+
+
+def _example(schema: object) -> object:
+    """Some value that the schema may accept."""
+    match schema:
+        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"examples": [value, *_]} | {"minimum": value}:
+            return value
+        case {"type": "object", **rest}:
+            parts = rest.get("properties") or {}
+            return {name: _example(parts.get(name)) for name in rest.get("required") or ()}
+        case {"type": str() as kind}:
+            return {"integer": 1, "number": 1, "boolean": False, "array": []}.get(kind, "test")
+    return "test"
+
+
+# The examination, one session after another; each stage asks and yields what it finds.
+
+
+def _opening(patient: Patient) -> Findings:
+    """The handshake as most hosts do it today."""
+    begin, result = time.monotonic(), None
+    with contextlib.suppress(ServerGoneError):
+        result = patient.ask("initialize", _HELLO).get("result")
+    took = time.monotonic() - begin
+    if not isinstance(result, dict):
+        patient.about = None
+        yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
+        return
+    patient.about = result
+    patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
+    if took > SLOWEST_START:
+        yield "slow", round(took)
+    if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
+        yield "version", show(result.get("protocolVersion"))
+    match result:
+        case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
+            patient.name = name
+        case _:
+            yield "about", ""
+    yield from _nulls(result, "initialize")
+    for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
+        if not patient.ask(method, params):
+            yield "window", method
+    patient.write(encode(notification_message("notifications/initialized")))
+
+
+def _offers(patient: Patient) -> Findings:
+    """The four lists with all their pages; the tools are kept for calling."""
+    offered = patient.about.get("capabilities")
+    offered = offered if isinstance(offered, dict) else {}
+    for capability, method, key, _ in _OFFERS:
+        params, cursors = None, set()
+        for _ in range(MOST_PAGES):
+            reply = patient.ask(method, params)
+            result = reply.get("result")
+            if not isinstance(result, dict):
+                yield "list" if capability in offered or not reply else "undeclared", method
+                break
+            yield from _in_list(key, result, patient.name)
+            if key == "tools" and isinstance(result.get(key), list):
+                patient.tools += result[key]
+            params = {"cursor": result.get("nextCursor")}
+            if not isinstance(params["cursor"], str):
+                break
+            if params["cursor"] in cursors:
+                yield "cursor", method
+                break
+            cursors.add(params["cursor"])
+
+
+def _calls(patient: Patient) -> Findings:
+    """Calls that do no harm: of no tool at all, and of tools that say they only read."""
+    calls = [("不存在的工具", "no_such_tool", {}, None)]
+    for tool in patient.tools:
+        match tool:
+            case {
+                "name": name, "inputSchema": {"type": "object"} as schema,
+                "annotations": {"readOnlyHint": True},
+            } if not check_schema(schema):
+                arguments = _example(schema)
+                if not validate_arguments(arguments, schema):
+                    calls.append((f"工具 {show(name)} ", name, arguments, tool.get("outputSchema")))
+    for who, name, arguments, output in calls:
+        reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
+        if not reply:
+            yield "silent", f"调用{who}"
+        elif isinstance(reply.get("result"), dict):
+            yield from _in_result(who, reply["result"], output)
+    if not patient.ask("no/such/method"):
+        yield "unknown", ""
+    if not patient.ask("initialize", _HELLO):
+        yield "again", ""
+
+
+def _manners(patient: Patient) -> Findings:
+    """What it makes of wrong lines, of a notification, and of the end of its input."""
+    silent = []
+    for name, line in WRONG_LINES.items():
+        try:
+            if not patient.reaction(line):
+                silent.append(name)
+        except McpError:
+            yield "fragile", name
+            return
+    if silent:
+        yield "wrong lines", "、".join(silent)
+    if patient.reaction(encode(notification_message("notifications/no_such"))):
+        yield "notified", ""
+    patient.process.stdin.close()
+    if not patient.ended(CLOSE_SECONDS):
+        yield "end", ""
+
+
+def _modern_keys(method: str, result: dict) -> Findings:
+    missing = [key for key in ("resultType", "ttlMs", "cacheScope") if result.get(key) is None]
+    if missing:
+        yield "modern", f"{method} 结果缺少 {'、'.join(missing)}"
+
+
+def _probe(patient: Patient) -> Findings:
+    """What clients of 2026-07-28 do first, and hosts that go back to the handshake after it."""
+    try:
+        reply = patient.ask("server/discover", _ENVELOPE)
+    except ServerGoneError:
+        yield "probe kills", ""
+        return
+    if not reply:
+        yield "probe", ""
+    result = reply.get("result")
+    versions = result.get("supportedVersions") if isinstance(result, dict) else None
+    patient.modern = isinstance(versions, list) and MODERN.name in versions
+    if patient.modern:
+        yield from _modern_keys("server/discover", result)
+    if "result" not in patient.ask("initialize", _HELLO):
+        yield "locked" if patient.modern else "no way back", ""
+
+
+def _stateless(patient: Patient) -> Findings:
+    """The first line is an enveloped request: TypeScript clients probe another process."""
+    result = patient.ask("tools/list", _ENVELOPE).get("result")
+    if isinstance(result, dict):
+        yield from _modern_keys("tools/list", result)
+    else:
+        yield "stateless", ""
+
+
+_STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
+
+
+def mcp_examine(command: Sequence[str]) -> Findings:
+    """Every finding about a server, each once; it is started up to three times, as hosts do."""
+    seen: dict[tuple[str, str], None] = {}
+    patience = 3 * SLOWEST_START
+    for stages in _STAGES:
+        found: list[tuple[str, object]] = []
+        with Patient(command, patience) as patient:
+            try:
+                for stage in stages:
+                    if patient.about is not None:
+                        found += stage(patient)
+            except McpError as error:
+                found.append(("died", " ".join(str(error).split())))
+        found += _in_lines(patient.lines)
+        patience = patient.patience
+        seen |= dict.fromkeys((key, str(where)) for key, where in found)
+        if patient.about is None or _probe in stages and not patient.modern:
+            break
+    yield from seen
+
+
+def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
+    """One line for each finding, grave ones first, and a verdict."""
+    rows = [
+        (what.format(where), breaks, fix)
+        for key, where in mcp_examine(command) for what, breaks, fix in [FAULTS[key]]
+    ]
+    for what, breaks, fix in sorted(rows, key=lambda row: not row[1]):
+        mark = GRAVE if breaks else "[建议]"
+        yield "。".join(filter(None, (f"{mark} {what}", breaks, fix))) + "。"
+    grave = sum(bool(breaks) for _, breaks, _ in rows)
+    advice = len(rows) - grave
+    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else "没有发现问题。"
+
+
 # ── Registering with a host ──
 
 
@@ -9649,6 +10301,9 @@ def mcp_config_text(name: str, command: Sequence[str], style: Style) -> Iterator
     yield "写进这个文件："
     yield from ("  " + line for line in table(host.places))
     yield host.hint
+    if "-c" in command:
+        hint = "-c 后面那一段只为启动快（用上编译好的缓存），去掉 -c 和它也能用。"
+        yield from wrap(hint, style.width)
 
 
 def claude_config_path() -> str:
@@ -9705,95 +10360,192 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
 
 DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
 WIDEST = 120  # columns; longer lines are hard to read
-NARROWEST = 48
+NARROWEST = 30
 PIPED_WIDTH = 80  # columns when the output is no terminal
+IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
+PRINTED = 1_000_000  # characters that user code may print
+_FUNCTIONS = (types.FunctionType, types.MethodType, type(functools.cache(len)))
 
 
 class UsageError(Exception):
     """The command line is wrong; the message says what to do. Exit code 2."""
 
 
-def _user_functions(module: object) -> list[Callable]:
-    return [
-        value for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, type) and callable(value)
-        and getattr(value, "__module__", None) == module.__name__
-    ]
+# --- the user's own tools and notes ---
 
 
-def _line_in(path: str, error: BaseException) -> int | None:
-    """The line of that file where the exception came from."""
-    if isinstance(error, SyntaxError):
-        return error.lineno
+class _OwnStdout:
+    """sys.stdout for our main thread alone: what user code prints, or its child, is stderr's."""
+
+    def __init__(self):
+        self._stream, self._printed = sys.stdout, 0
+        with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
+            shared = sys.stdout.fileno()
+            self._stream = open(  # noqa: SIM115 - open as long as we are
+                os.dup(shared), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors,
+            )
+            os.dup2(sys.stderr.fileno(), shared)
+
+    def __getattr__(self, name: str):
+        if threading.current_thread() is threading.main_thread():
+            return getattr(self._stream, name)
+        return {"write": self._write, "close": bool}.get(name) or getattr(sys.stderr, name)
+
+    def _write(self, text: str) -> int:
+        self._printed += len(text)
+        if self._printed > PRINTED:
+            raise RuntimeError(f"打印了超过 {PRINTED:,} 个字符")
+        return sys.stderr.write(text)
+
+
+def _failure_of(work: Callable[[], None], seconds: float) -> BaseException | None:
+    """What `work` raised, be it exit(), in a thread that may be left behind."""
+    ended: list[BaseException | None] = []
+
+    def attempt() -> None:
+        try:
+            ended.append(work())
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return ended[0] if ended else TimeoutError(f"{seconds:g} 秒还没有读完")
+
+
+def _place(error: BaseException, path: str) -> str:
+    """The file and line where it happened: the innermost of the user's own files."""
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == path), None)
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    for file, line in reversed(places):
+        if file.startswith(os.path.dirname(path)) and "-packages" not in file and file != __file__:
+            return f"{file} 第 {line} 行"
+    return path
 
 
-def _import_file(path: str) -> object:
+def _import_file(path: str) -> types.ModuleType:
     import importlib.util
 
-    name = "user_tools_" + re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
+    name = "user_tools_" + re.sub(r"\W", "_", os.path.basename(path)[:-3])
+    while name in sys.modules:  # two files of one name
+        name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or not os.path.isfile(path):
-        raise UsageError(f"--tools：找不到 Python 文件 {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and postponed annotations look their module up here
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # its prints must not mix with our output
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        line = _line_in(path, error)
-        place = f"{path} 第 {line} 行" if line else path
-        raise UsageError(f"--tools：{place}：{type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
+    # For its siblings, now and when a tool runs: they hide no standard module, only installed ones.
+    at = next((i for i, place in enumerate(sys.path) if "-packages" in place), len(sys.path))
+    sys.path.insert(at, os.path.dirname(path))
+    streams = sys.stdout, sys.stderr
+    error = _failure_of(lambda: spec.loader.exec_module(module), IMPORT_SECONDS)
+    sys.stdout, sys.stderr = streams
+    if error:
+        raise UsageError(f"--tools：{_place(error, path)}：{error_text(error)}") from error
     return module
 
 
+def _user_functions(module: types.ModuleType) -> dict[str, Callable]:
+    """Name → public function of the file, or of its __all__; of two names for one the first."""
+    names, found = getattr(module, "__all__", None), {}
+    listed = isinstance(names, (list, tuple))
+    for name in names if listed else [name for name in vars(module) if name[:1] != "_"]:
+        value = getattr(module, name)
+        if isinstance(value, _FUNCTIONS) and (
+            listed or value.__module__ == module.__name__ and value.__name__ != "<lambda>"
+        ):
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
 def add_user_tools(registry: ToolRegistry, path: str) -> None:
-    """Register every public function defined in a Python file.
+    """Register every public function of a Python file.
 
     Raises UsageError naming file, line and reason when the file or a function is unusable.
     """
-    path = os.path.abspath(path)
-    functions = _user_functions(_import_file(path))
+    module, place = _import_file(path), path
+    try:
+        functions = _user_functions(module)
+        for name, fn in functions.items():
+            code = getattr(getattr(fn, "__wrapped__", fn), "__code__", None)
+            place = f"{code.co_filename} 第 {code.co_firstlineno} 行" if code else path
+            registry.register(fn, **{"name": name, **getattr(fn, "tool", {})})
+    except Exception as error:  # also what its own __signature__ or .tool does
+        reason = error if isinstance(error, SchemaError) else error_text(error)
+        raise UsageError(f"--tools：{place}：{reason}") from error
     if not functions:
-        raise UsageError(f"--tools：{path} 里没有公开的函数（名字不以 _ 开头，定义在该文件里）")
-    from inspect import unwrap
+        rules = "用 def 写在这个文件里，名字不以 _ 开头，装饰器要用 functools.wraps"
+        raise UsageError(f"--tools：{path} 里没有公开的函数：{rules}")
 
-    for fn in functions:
+
+def _silence(stream) -> None:
+    """Let a stream that failed write to nowhere: Python flushes it again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _writer(stream) -> Callable[[str], None]:
+    """Writes text at once. When stderr takes no more there is nobody to tell."""
+    def write(text: str) -> None:
+        if stream.isatty():  # \r is our own: it counts the seconds
+            text = "\r".join(map(printable, text.split("\r")))
         try:
-            registry.register(fn)
-        except (SchemaError, TypeError) as error:
-            code = getattr(unwrap(fn), "__code__", None)
-            place = f"{path} 第 {code.co_firstlineno} 行" if code else path
-            raise UsageError(f"--tools：{place}：{error}") from error
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            _silence(stream)
+            if stream is not sys.stderr:
+                raise
+
+    return write
 
 
 def _complain(text: str) -> None:
-    print(text, file=sys.stderr)
+    _writer(sys.stderr)(text + "\n")
 
 
-def _show_progress(done: int, total: int) -> None:
-    if total > PROGRESS_STEP:  # fewer files take no time
-        _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+def _check_paths(args) -> None:
+    """Raise UsageError for a --tools file or a --notes folder that cannot be read."""
+    for path in args.tools or ():
+        if os.path.isdir(path):
+            raise UsageError(f"--tools {said(path)}：这是文件夹，请写出里面的 .py 文件")
+        if not path.endswith(".py") or not os.path.isfile(path):
+            reason = "不是 Python 文件（.py）" if os.path.exists(path) else "没有这个文件"
+            raise UsageError(f"--tools {said(path)}：{reason}")
+    if args.notes and not (os.path.isdir(args.notes) and os.access(args.notes, os.R_OK | os.X_OK)):
+        reason = "没有权限读" if os.path.isdir(args.notes) else "没有这个文件夹"
+        raise UsageError(f"--notes {said(args.notes)}：{reason}")
 
 
 def chosen_notes(args) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
+    def progress(done: int, total: int) -> None:
+        if total > PROGRESS_STEP:  # fewer files take no time
+            _complain(f"正在为笔记建索引：{done}/{total} 个文件")
+
     if not args.notes:
         return NotesIndex(NOTES_FOLDER)
     cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
-    return LargeNotesIndex(args.notes, cache, progress=_show_progress)
+    return LargeNotesIndex(args.notes, cache, progress=progress)
 
 
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
-    """The built-in tools and those of --tools, reading the notes of --notes."""
-    registry = built_in_tools(notes or chosen_notes(args))
-    for path in args.tools or ():
+    """The built-in tools and those of --tools, reading the notes of --notes.
+
+    What those notes had to leave out is told, unless the caller brings them itself.
+    """
+    if notes is None:
+        notes = chosen_notes(args)
+        try:
+            for notice in notes.notices if args.notes else ():
+                _complain(f"--notes：{notice}")
+        except ToolError as error:  # nothing to read in it
+            raise UsageError(f"--notes {said(args.notes)}：{error}") from error
+    registry = built_in_tools(notes)
+    if args.tools and sys.stdout is not sys.stderr:  # as the server has it
+        sys.stdout = _OwnStdout()
+    for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
         add_user_tools(registry, path)
     return registry
 
@@ -9803,8 +10555,12 @@ def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
         if name not in registry:
             near = closest(name, registry.names)
             hint = f"，是不是想写 {near}？" if near else "。"
-            raise UsageError(f"没有工具 {name}{hint}可用：{'、'.join(registry.names)}")
+            raise UsageError(f"没有工具 {said(name)}{hint}可用：{'、'.join(registry.names)}")
     return registry.subset(dict.fromkeys(names)) if names else registry
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Iterator[str]:
@@ -9815,7 +10571,8 @@ def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Itera
         yield style.paint(f"{tool.name}：{len(advice)} 条建议", "bad" if advice else "good")
         for item in advice:
             yield from wrap(f"  {item.where}：{item.what}", style.width)
-            yield from wrap(style.paint(f"    为什么：{item.why}", "dim"), style.width)
+            for line in wrap(f"    为什么：{item.why}", style.width):
+                yield style.paint(line, "dim")
     yield f"共检查 {len(picked)} 个工具，{found} 条建议。"
 
 
@@ -9825,8 +10582,8 @@ def run_schema(args, style: Style) -> Iterator[str]:
     picked = _pick_tools(registry, args.schema)
     if args.lint:
         yield from _lint(picked, registry, style)
-        return
-    yield json.dumps(tools_in_format(picked, args.format), ensure_ascii=False, indent=2)
+    else:
+        yield _pretty(tools_in_format(picked, args.format))
 
 
 def run_call(args, style: Style) -> Iterator[str]:
@@ -9834,7 +10591,9 @@ def run_call(args, style: Style) -> Iterator[str]:
     name, *texts = args.call
     tools = chosen_tools(args)
     _pick_tools(tools, [name])
-    result = tools.call(ToolCall("call_0", name, " ".join(texts)))
+    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),)), Turn()])
+    events = run_tool_loop(model, tools, [])  # for its time limit
+    result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}")
     yield result.text
@@ -9842,7 +10601,8 @@ def run_call(args, style: Style) -> Iterator[str]:
 
 def run_router_demo(args, style: Style) -> Iterator[str]:
     """--router-demo: how a request is routed among the 40 tools of the catalogue."""
-    yield from router_demo_text(args.router_demo, catalogue_tools(chosen_tools(args)), style)
+    query = args.router_demo if isinstance(args.router_demo, str) else ""
+    yield from router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
 
 
 ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
@@ -9860,19 +10620,16 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
     return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
 
 
-def _demo_number(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text) <= len(SCENARIOS):
-        return int(text)
-    raise UsageError(f"没有场景 {text}，可选 1 到 {len(SCENARIOS)}，例如 --demo 1 3")
+SCENARIO_NUMBERS = [str(number) for number, _ in enumerate(SCENARIOS, 1)]
 
 
 def run_demo(args, style: Style) -> Iterator[str]:
     """--demo: scenarios with a scripted model; --json gives their raw message lists."""
-    numbers = [_demo_number(text) for text in args.demo] or range(1, len(SCENARIOS) + 1)
+    numbers = [int(text) for text in args.demo or SCENARIO_NUMBERS]
     tools = chosen_tools(args)
     if args.json:
-        runs = [play(SCENARIOS[number - 1], tools)[0] for number in numbers]
-        yield json.dumps(runs[0] if len(runs) == 1 else runs, ensure_ascii=False, indent=2)
+        runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
+        yield _pretty(runs[0] if len(runs) == 1 else runs)
         return
     for number in numbers:
         yield from demo_text(number, tools, style)
@@ -9899,6 +10656,15 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
     return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
 
 
+def run_mcp_doctor(args, style: Style) -> Iterator[str]:
+    """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
+    *findings, verdict = mcp_doctor_text(args.rest or our_server(args))
+    yield from findings
+    yield verdict
+    if any(line.startswith(GRAVE) for line in findings):
+        raise SystemExit(1)
+
+
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
     if args.write:
@@ -9906,7 +10672,7 @@ def run_mcp_config(args, style: Style) -> Iterator[str]:
             raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
         yield from write_claude_config(claude_config_path(), our_server(args))
         return
-    for name in HOSTS if args.mcp_config == "all" else [args.mcp_config]:
+    for name in [args.mcp_config] if args.mcp_config in HOSTS else HOSTS:
         yield from mcp_config_text(name, our_server(args), style)
         yield ""
 
@@ -9916,14 +10682,17 @@ def _is_whole(text: str) -> bool:
 
 
 def _read_question(text: str) -> str:
-    """The question itself, or standard input for "-": UTF-8, else the console's encoding."""
+    """The question itself, or standard input for "-" in the first encoding that fits."""
     if text != "-":
         return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
+    if sys.stdin.isatty():
+        _complain("请输入问题，写完按 Ctrl-D（Windows 按 Ctrl-Z 再回车）")
     data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode(sys.stdin.encoding or "utf-8", "replace")
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>`
+    for encoding in ["utf-16"] if wide else ["utf-8-sig", sys.stdin.encoding, "gb18030"]:
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            return data.decode(encoding)
+    return data.decode("utf-8", "replace")
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -9931,8 +10700,12 @@ def _setting(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
-    with contextlib.suppress(ValueError):
-        return key, json.loads(value, parse_constant=str)  # NaN stays a word
+    with contextlib.suppress(ValueError, RecursionError):
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)  # NaN stays a word
+        return key, parsed
+    if value[:1] in ("[", "{", '"'):
+        raise UsageError(f"-o {key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
     return key, value
 
 
@@ -9957,20 +10730,20 @@ def _only_model(model: HttpModel) -> str:
 
 def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
-    backend = BACKENDS[args.backend]
-    name = args.model or os.environ.get(backend.model_variable, "").strip()
+    kind, name = BACKENDS[args.backend], (args.model or "").strip()
     options = dict(map(_setting, args.o or ()))
     settings = Settings(name, options, args.max_tokens, not args.no_stream)
-    if backend.make is TransformersLLM:
+    if kind is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
-        return TransformersLLM(name, settings)
-    place = find_place(backend, args.base_url or "", args.key or "", os.environ)
+        return TransformersLLM(name, settings, notice=notice)
+    name = name or os.environ.get(kind.model_variable, "").strip()
+    place = find_place(kind, args.base_url or "", args.key or "", os.environ)
     patience = Patience()
     if args.timeout:
         patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
-    return backend.make(
-        place.base_url, settings,
+    return kind(
+        place.base_url, settings._replace(model=name),
         key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
     )
 
@@ -9994,69 +10767,59 @@ def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
     return approve
 
 
-@contextlib.contextmanager
-def _trace_file(args, model):
-    """The trace of --trace FILE, or None without the flag."""
-    import time
-
-    if not args.trace:
-        yield None
-        return
+def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
+    """A function that appends a line to the file of --trace; a full disk does not end the run."""
     try:
-        file = open(args.trace, "a", encoding="utf-8")  # noqa: SIM115 - closed below
+        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until the program ends
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {args.trace}：{error.strerror}") from error
-    with file:
-        def write(line: str) -> None:
-            file.write(line)
-            file.flush()
+        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+    failures = []
 
-        yield Trace(
-            write, model,
-            provider=args.backend, address=host_of(getattr(model, "base_url", "")),
-            arguments=args.trace_args,
-            now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        )
+    def write(line: str) -> None:
+        try:
+            if not failures:
+                file.write(line.encode())
+        except OSError as error:
+            failures.append(error)
+            screen.line(f"--trace：写不进 {path}：{error.strerror}；记录不完整", "bad")
 
-
-def _write_error(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    return write
 
 
-def _write_answer(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+_WHAT_NEXT = {
+    "turns": "可以用 --max-turns 放宽",
+    "same_call": "换个问法或换个模型再试",
+    "tokens": "把问题拆小再问",
+    "length": "请加大 --max-tokens，没写就是服务器的上限",
+}
 
 
-def _outcome(args, screen, messages, end, failure, seconds: float) -> Iterator[str]:
+def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> Iterator[str]:
     """What a run leaves on stdout; raises what makes it a failure."""
-    finished = end if isinstance(end, Finished) else Finished("", "failed", Usage(), 0)
     if args.json:
-        yield json.dumps(
-            {
-                "answer": finished.text, "reason": finished.reason, "turns": finished.turns,
-                "usage": finished.usage._asdict(), "messages": messages,
-            },
-            ensure_ascii=False, indent=2,
-        )
-    elif finished.text and screen.shown.strip() != finished.text.strip():
-        yield finished.text
+        run = {
+            "answer": end.text, "reason": end.reason, "turns": end.turns,
+            "usage": end.usage._asdict(), "messages": messages,
+        }
+        error = {"error": str(failure) or "用户中断"} if failure else {}
+        yield _pretty({**run, **error})
+    elif end.text and screen.shown.strip() != end.text.strip():
+        yield end.text
     if failure:
         raise failure
     if not args.q:
-        screen.line(usage_text(finished, seconds))
-    if finished.reason != "answered":
-        raise BackendError(STOP_REASONS[finished.reason])
+        screen.line(usage_text(end, seconds))
+    if end.reason != "answered":
+        raise BackendError(f"{STOP_REASONS[end.reason]}；{_WHAT_NEXT[end.reason]}")
 
 
 def screen_style(stream) -> Style:
     """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
-    terminal = stream is not None and stream.isatty()  # None: started with the stream closed
+    terminal = stream.isatty()
     wanted = os.environ.get("COLUMNS", "")
     width = PIPED_WIDTH
-    if wanted.isdecimal() and int(wanted) > 0:
-        width = int(wanted)
+    if wanted.isdecimal() and int(wanted[:9]) > 0:
+        width = int(wanted[:9])
     elif terminal:
         with contextlib.suppress(OSError):
             width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
@@ -10073,188 +10836,186 @@ def run_ask(args, style: Style) -> Iterator[str]:
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
+    if args.trace_args and not args.trace:
+        raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
     both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
     screen = LiveScreen(
-        _write_error, screen_style(sys.stderr),
+        _writer(sys.stderr), screen_style(sys.stderr),
         level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_write_answer if both else None,
+        terminal=sys.stderr.isatty(), answer=_writer(sys.stdout) if both else None,
     )
-    tools = routed_tools(chosen_tools(args), question, args)
+    registry = chosen_tools(args)
+    registry.coerce = True  # real models write "4096" for 4096; each repair is shown
+    tools = routed_tools(registry, question, args)
     choice = _wanted_choice(args.tool_choice, tools)
     approve = _ask_before(screen) if args.approve else None
-    if args.backend == "mock":
-        model = mock_model(question)
-    else:
-        model = _connect(args, screen.notice)
-        if not model.settings.model:
-            model.settings = model.settings._replace(model=_only_model(model))
+    model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     messages = opening(question)
     if args.system is not None:
         messages[0]["content"] = args.system
-    limits = Limits(turns=args.max_turns)
-    end, failure, begin = None, None, time.monotonic()
-    with _trace_file(args, model) as trace:
-        try:
-            for event in run_tool_loop(
-                model, tools, messages, limits=limits, tool_choice=choice,
-                on_delta=screen.delta, approve=approve, clock=time.monotonic,
-            ):
-                end = event
-                screen.event(event)
-                if trace:
-                    trace.event(event)
-        except (BackendError, KeyboardInterrupt) as error:
-            failure = error
+    trace = args.trace and Trace(
+        _trace_writer(args.trace, screen), model, provider=args.backend, arguments=args.trace_args,
+        now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    failure, begin = None, time.monotonic()
+    end = Finished("", "failed", Usage(), 0)  # until there is a better one
+    try:
+        if isinstance(model, HttpModel) and not model.settings.model:
+            model.settings = model.settings._replace(model=_only_model(model))
+        for event in run_tool_loop(
+            model, tools, messages, limits=Limits(turns=args.max_turns), tool_choice=choice,
+            on_delta=screen.delta, approve=approve, clock=time.monotonic,
+        ):
+            match event:
+                case Finished():
+                    end = event
+                case ModelAnswered(number, turn):
+                    spent = end.usage.plus(turn.usage or Usage())
+                    end = end._replace(usage=spent, turns=number)
+            screen.event(event)
             if trace:
-                trace.failed(error)
-        finally:
-            screen.close()
+                trace.event(event)
+    except (BackendError, KeyboardInterrupt) as error:
+        failure = error
+        if trace:
+            trace.failed(error)
+    finally:
+        screen.close()
     yield from _outcome(args, screen, messages, end, failure, time.monotonic() - begin)
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text[:12]) < 10**9):
-        raise ValueError(text)
-    return int(text)
+# --- the tables ---
+
+# A reader turns the text after an option into its value, or raises UsageError with what is wrong.
 
 
-def _seconds(text: str) -> float:
-    if not 0 < float(text) < 1e9:
-        raise ValueError(text)
-    return float(text)
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise UsageError("后面的值是空的")
+    return text
+
+
+def _positive(kind: type) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        with contextlib.suppress(ValueError):  # also for 5,000 digits
+            if 0 < kind(text) < 10**9:
+                return kind(text)
+        raise UsageError(f"要大于 0 的{'整' if kind is int else ''}数，收到的是 {said(text)}")
+
+    return read
+
+
+def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise UsageError(f"不能是 {said(text)}，可选：{'、'.join(choices)}")
+        return text
+
+    return read
 
 
 class Command(NamedTuple):
-    """One thing the program does. `run` takes the parsed flags and yields lines for stdout."""
+    """One thing the program does. `run` takes the parsed flags and yields lines for stdout.
+
+    The metavar says how many words it takes: "N" one, "[N]" at most one, "[N …]" any number,
+    "" and "[-- COMMAND …]" none.
+    """
 
     flag: str
     metavar: str
     help: str
     run: Callable[[object, Style], Iterator[str]]
-    settings: dict  # for argparse
+    read: Callable[[str], object] = str  # of one word
 
 
 class Option(NamedTuple):
-    """A flag that shapes commands; `commands` are those it goes with."""
+    """A flag that shapes commands, namely `commands`. Without a metavar it is a switch."""
 
     flag: str
     metavar: str
     help: str
     commands: tuple[str, ...]
-    settings: dict = {}
+    read: Callable[[str], object] = _not_blank
     default: object = None
+    many: bool = False  # may be given several times; the value is a list
 
 
 COMMANDS = (
     Command(
-        "--demo", "[N …]", "离线演示：模拟模型走完整个工具调用过程；N 是场景编号，不写就全部演示",
-        run_demo, {"nargs": "*"},
+        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
+        run_demo, _one_of(SCENARIO_NUMBERS),
     ),
     Command(
-        "--router-demo", "[QUERY]", "演示工具路由：40 个工具里挑 5 个；写 QUERY 就看它怎么路由",
-        run_router_demo, {"nargs": "?", "const": ""},
+        "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
+        run_router_demo,
     ),
     Command(
-        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
-        run_schema, {"nargs": "*"},
+        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成", run_schema,
+    ),
+    Command("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run_call),
+    Command(
+        "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
+        run_mcp_demo,
     ),
     Command(
-        "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
-        run_call, {"nargs": "+"},
+        "--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
+        run_mcp_doctor,
     ),
+    Command("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run_mcp_server),
     Command(
-        "--mcp-demo", "[-- COMMAND …]",
-        "演示 MCP：启动服务器，逐条显示消息；-- 后面写命令，就改为连接那个服务器",
-        run_mcp_demo, {"action": "store_true"},
+        "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
+        run_mcp_config, _one_of(("all", *HOSTS)),
     ),
-    Command(
-        "--mcp-server", "", "作为 MCP 服务器运行（stdio），由 Claude、Cursor 等主机启动",
-        run_mcp_server, {"action": "store_true"},
-    ),
-    Command(
-        "--mcp-config", "[HOST]", f"打印主机要的配置：{'、'.join(HOSTS)}；不写就全部打印",
-        run_mcp_config, {"nargs": "?", "const": "all", "choices": ("all", *HOSTS)},
-    ),
-    Command(
-        "--ask", "QUESTION", "问一个真实的模型，它可以用这些工具；写 - 从标准输入读问题",
-        run_ask, {},
-    ),
-    Command("--models", "", "列出服务器上的模型", run_models, {"action": "store_true"}),
+    Command("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask),
+    Command("--models", "", "列出服务器上的模型", run_models),
 )
+TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
+MESSAGES, MODEL, ASK = ("--demo", "--mcp-demo", "--ask"), ("--ask", "--models"), ("--ask",)
 
-WITH_TOOLS = (
-    "--schema", "--demo", "--call", "--ask", "--router-demo",
-    "--mcp-demo", "--mcp-server", "--mcp-config",
-)
-
+# In the order of --help: the most used first.
 OPTIONS = (
+    Option("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", TOOLS, many=True),
+    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS),
+    Option("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
+    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
     Option(
-        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
-        ("--schema",), {"choices": tuple(TOOL_FORMATS)}, "openai",
+        "--base-url", "URL",
+        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,
     ),
-    Option(
-        "--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么",
-        ("--schema",), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--json", "", "只打印原始消息（JSON），不排版",
-        ("--demo", "--mcp-demo", "--ask"), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份",
-        ("--mcp-config",), {"action": "store_true"}, False,
-    ),
-    Option(
-        "--tools", "FILE.py", "把这个文件里的公开函数也注册为工具，可写多次",
-        WITH_TOOLS, {"action": "append"},
-    ),
-    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", WITH_TOOLS),
+    Option("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
     Option(
         "--backend", "NAME",
         f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
-        ("--ask", "--models"), {"choices": (*BACKENDS, "mock")}, "openai",
+        MODEL, _one_of((*BACKENDS, "mock")), "openai",
     ),
+    Option("-q", "", "安静：只显示答案和错误", ASK),
+    Option("-v", "", "详细：思考、完整的参数和结果", ASK),
+    Option("--approve", "", "每次调用前先问我", ASK),
+    Option("--system", "TEXT", "系统提示，代替默认的", ASK, str),
+    Option("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2", ASK, many=True),
+    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
+    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
+    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
+    Option("--no-stream", "", "不用流式", ASK),
     Option(
-        "--base-url", "URL",
-        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，都没有就用本机的 Ollama",
-        ("--ask", "--models"),
-    ),
-    Option(
-        "--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
-        ("--ask", "--models"),
-    ),
-    Option(
-        "--timeout", "SECONDS", "一次回复最多等多久", ("--ask", "--models"), {"type": _seconds},
-    ),
-    Option("--model", "NAME", "模型；不写就看 OPENAI_MODEL，再看服务器是否只有一个", ("--ask",)),
-    Option("--system", "TEXT", "系统提示，代替默认的", ("--ask",)),
-    Option(
-        "-o", "KEY=VALUE", "原样放进请求的参数，可写多次，例如 -o temperature=0.2",
-        ("--ask",), {"action": "append"},
-    ),
-    Option(
-        "--tool-choice", "CHOICE", "auto、none、required 或一个工具名；默认 auto，不发送这个字段",
-        ("--ask",), {}, "auto",
+        "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+        ASK, default="auto",
     ),
     Option(
         "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
-        ("--ask",), {"type": _count},
+        ASK, _positive(int),
     ),
+    Option("--no-route", "", "不挑，全部工具都给模型", ASK),
+    Option("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
+    Option("--trace-args", "", "同时记下参数和结果", ASK),
     Option(
-        "--no-route", "", "不挑，全部工具都给模型", ("--ask",), {"action": "store_true"}, False,
+        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
+        ("--schema",), _one_of(TOOL_FORMATS), "openai",
     ),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ("--ask",), {"type": _count}),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ("--ask",), {"type": _count}, 8),
-    Option("--no-stream", "", "不用流式", ("--ask",), {"action": "store_true"}, False),
-    Option("--approve", "", "每次调用前先问我", ("--ask",), {"action": "store_true"}, False),
-    Option(
-        "--trace", "FILE.jsonl", "每个事件追加一行 JSON（OpenTelemetry 的 gen_ai.* 字段）",
-        ("--ask",),
-    ),
-    Option("--trace-args", "", "同时记下参数和结果", ("--ask",), {"action": "store_true"}, False),
-    Option("-q", "", "安静：只显示答案和错误", ("--ask",), {"action": "store_true"}, False),
-    Option("-v", "", "详细：思考、完整的参数和结果", ("--ask",), {"action": "store_true"}, False),
+    Option("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
+    Option("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
+CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
 
 EXAMPLES = (
     ("--demo", "看六个场景，不联网，什么都不用装"),
@@ -10262,163 +11023,229 @@ EXAMPLES = (
     ("--schema --tools my_tools.py --lint", "检查自己写的工具"),
     ("--call calculator '{\"expression\": \"2**10\"}'", "替模型调用一次计算器"),
     ('--ask "17*23+4 是多少？" --model qwen2.5:7b', "问本机 Ollama 里的模型"),
-    (
-        "--ask - --base-url http://localhost:8000/v1 --system 简短回答 < q.txt",
-        "问本机 vLLM 里的模型，从文件读问题",
-    ),
+    ("--ask - --base-url http://localhost:8000/v1 < q.txt", "问本机 vLLM，从文件读问题"),
     ("--mcp-config claude --write", "把 MCP 服务器登记到 Claude Desktop"),
 )
+
+# --- help ---
+
 HELP_WIDTH = 98
 HELP_LEFT = 26  # columns for the flags
+SIDE_BY_SIDE = 64  # on a narrower screen the explanation stands below its flag
 
 
-def _name(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
-
-
-def _flag_lines(rows: Iterable[Command | Option]) -> Iterator[str]:
+def _flag_lines(rows: Iterable[Command | Option], width: int) -> Iterator[str]:
+    indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
-        first, *rest = wrap(row.help, HELP_WIDTH - HELP_LEFT)
-        if columns(left) >= HELP_LEFT:
+        first, *more = wrap(row.help, width - indent)
+        if columns(left) >= indent:
             yield left
             left = ""
-        yield pad(left, HELP_LEFT) + first
-        yield from (" " * HELP_LEFT + line for line in rest)
+        yield pad(left, indent) + first
+        yield from (" " * indent + line for line in more)
 
 
-def short_help() -> Iterator[str]:
+def short_help(style: Style) -> Iterator[str]:
     """What a run without arguments prints."""
-    yield "工具调用（tool calling）与 MCP 的参考实现，CME295 第 4 周第 3 天。只用标准库。"
-    yield ""
-    yield "用法：python3 w4d3_tools_mcp.py 命令 [选项]"
-    yield ""
-    yield "命令（选一个）"
-    yield from _flag_lines(COMMANDS)
-    yield ""
-    yield "先试：python3 w4d3_tools_mcp.py --demo        全部选项：--help"
+    width = min(style.width, HELP_WIDTH)
+    yield from wrap(
+        "工具调用（tool calling）与 MCP 的参考实现，CME295 第 4 周第 3 天。只用标准库。", width,
+    )
+    yield from ("", "用法：python3 w4d3_tools_mcp.py 命令 [选项]", "", "命令（选一个）")
+    yield from _flag_lines(COMMANDS, width)
+    yield from ("", "先试：python3 w4d3_tools_mcp.py --demo", "全部选项：--help")
 
 
-def full_help() -> Iterator[str]:
+def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
-    yield from itertools.islice(short_help(), 4)
-    yield "命令（选一个）"
-    yield from _flag_lines(COMMANDS)
-    for commands in dict.fromkeys(option.commands for option in OPTIONS):
-        yield ""
-        yield f"选项（用于 {' '.join(commands)}）"
-        yield from _flag_lines(option for option in OPTIONS if option.commands == commands)
-    yield ""
-    yield "例子"
+    width = min(style.width, HELP_WIDTH)
+    yield from itertools.islice(short_help(style), len([*short_help(style)]) - 3)
+    groups: dict[str, list[Option]] = {}
+    for option in OPTIONS:
+        of_one = f"{option.commands[0]} 的选项"
+        groups.setdefault("通用选项" if len(option.commands) > 2 else of_one, []).append(option)
+    for title, options in groups.items():
+        yield from ("", title)
+        yield from _flag_lines(options, width)
+    yield from ("", "例子")
     for arguments, purpose in EXAMPLES:
         yield f"  # {purpose}"
         yield f"  python3 w4d3_tools_mcp.py {arguments}"
     yield ""
-    yield (
+    yield from wrap(
         "退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。"
-        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。"
+        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。", width,
     )
 
 
-# argparse's own words → one Chinese sentence that says what to do
-_PARSER_ERRORS = (
-    (r"argument (\S+): expected one argument", "{0} 后面要跟一个值"),
-    (r"argument (\S+): expected at least one argument", "{0} 后面至少要跟一个值"),
-    (r"argument (\S+): invalid choice: (.+?) \(choose from (.*)\)", "{0} 不能是 {1}，可选：{2}"),
-    (r"argument (\S+): invalid \w+ value: (.+)", "{0} 要大于 0 的数，收到的是 {1}"),
-    (r"argument (\S+): ignored explicit argument (.+)", "{0} 不带值，收到的是 {1}"),
-)
+# --- the command line → one command and its flags ---
 
 
-def _make_parser():
-    import argparse
+def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> dict[str, list[str]]:
+    """Flag → the texts given with it; words without a flag belong to the command before them."""
+    given: dict[str, list[str]] = {}
+    command, queue = None, iter(words)
+    for word in queue:
+        flag, equals, value = word.partition("=")
+        row, values = rows.get(flag), [value] if equals else []
+        if row is None:
+            if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
+                near = closest(flag, [*rows, "--help", "--version"]) if word[:1] == "-" else None
+                hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
+                raise UsageError(f"不认识 {said(word)}，{hint}")
+            given[command].append(word)
+        elif isinstance(row, Command):
+            if command:
+                twice = f"{flag} 写了两次，请合成一次"
+                both = f"{command} 和 {flag} 不能同时用，请分两次运行"
+                raise UsageError(twice if command == flag else both)
+            command, given[flag] = flag, values
+        else:
+            if row.metavar and not equals:
+                values = [*itertools.islice(queue, 1)]
+                if not values or values[0].partition("=")[0] in rows:
+                    raise UsageError(f"{flag} 后面要跟一个值")
+            given[flag] = given.get(flag, []) + values
+    return given
 
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str):
-            for pattern, sentence in _PARSER_ERRORS:
-                if match := re.fullmatch(pattern, message):
-                    raise UsageError(sentence.format(*match.groups()).replace("'", ""))
-            raise UsageError(message)
 
-    parser = Parser(add_help=False, allow_abbrev=False, usage="")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("--version", action="store_true")
-    for row in (*COMMANDS, *OPTIONS):
-        parser.add_argument(row.flag, default=None, dest=_name(row.flag), **row.settings)
-    return parser
+def _flag_value(row: Command | Option, words: list[str]) -> object:
+    """What the texts given with a flag mean: a list, one value, or True for a switch."""
+    no_words = not row.metavar or "--" in row.metavar
+    many = getattr(row, "many", " " in row.metavar and not no_words)
+    if not words and row.metavar[:1] not in ("", "["):
+        raise UsageError(f"{row.flag} 后面{'至少' if many else ''}要跟一个值")
+    if extra := [] if many else words[0 if no_words else 1:]:
+        hint = "后面不用写值" if no_words else "只能有一个值，有空格时请加引号"
+        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(extra[0])}")
+    try:
+        values = [row.read(word) for word in words]
+    except UsageError as error:
+        raise UsageError(f"{row.flag} {error}") from None
+    return values if many else (values or [True])[0]
 
 
-def parse_command_line(argv: list[str]) -> tuple[Command | None, object]:
-    """The chosen command (None: none given) and the flags. Raises UsageError."""
-    own = list(itertools.takewhile(lambda word: word != "--", argv))
-    args, rest = _make_parser().parse_known_args(own)
-    args.rest = argv[len(own) + 1:]  # somebody else's command, not ours to read
-    flags = [row.flag for row in (*COMMANDS, *OPTIONS)] + ["--help", "--version"]
-    for word in rest[:1]:
-        near = closest(word.split("=")[0], flags) if word.startswith("-") else None
-        hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
-        raise UsageError(f"不认识 {word}，{hint}")
-    if args.help or args.version:
-        return None, args
-    given = [command for command in COMMANDS if getattr(args, _name(command.flag)) is not None]
-    if len(given) > 1:
-        raise UsageError(f"{given[0].flag} 和 {given[1].flag} 不能同时用，请分两次运行")
-    if args.rest and not (given and "--" in given[0].metavar):
-        raise UsageError("-- 后面的命令要和 --mcp-demo 一起用")
-    for option in OPTIONS:
-        if getattr(args, _name(option.flag)) is None:
-            setattr(args, _name(option.flag), option.default)
-        elif not given or given[0].flag not in option.commands:
-            raise UsageError(f"{option.flag} 要和 {' 或 '.join(option.commands)} 一起用")
-    return (given[0] if given else None), args
+def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None, object]:
+    """The chosen command (None: none given) and the flags as attributes. Raises UsageError.
+
+    `rest` is what came after `--`: somebody else's command, not ours to read.
+    """
+    rows = {row.flag: row for row in (*COMMANDS, *OPTIONS)}
+    given = _sorted_words(own, rows)
+    command = next((row for row in COMMANDS if row.flag in given), None)
+    takers = {row.flag: row.commands for row in OPTIONS if row.flag in given}
+    if rest:
+        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
+    for what, commands in takers.items():
+        if command is None or command.flag not in commands:
+            raise UsageError(f"{what} 要和 {' 或 '.join(commands)} 一起用")
+    for one, other in CONTRADICTIONS:
+        if one in given and other in given:
+            raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
+    flags = types.SimpleNamespace(rest=rest)
+    for flag, row in rows.items():
+        value = _flag_value(row, given[flag]) if flag in given else getattr(row, "default", None)
+        setattr(flags, flag.lstrip("-").replace("-", "_"), value)
+    return command, flags
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
-    command, args = parse_command_line(argv)
-    if args.version:
+    style = screen_style(sys.stdout)
+    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    if {"-h", "--help"} & {*own}:
+        yield from full_help(style)
+    elif "--version" in own:
         yield f"w4d3_tools_mcp {VERSION}"
-    elif args.help:
-        yield from full_help()
-    elif command is None:
-        yield from short_help()
     else:
-        yield from command.run(args, screen_style(sys.stdout))
+        command, args = parse_command_line(own, argv[len(own) + 1:])
+        if sys.flags.optimize > 1:
+            raise UsageError(
+                "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
+                "请去掉这个设置再运行"
+            )
+        _check_paths(args)
+        if args.json or args.schema is not None and not args.lint:
+            with contextlib.suppress(AttributeError):  # no text file, as in a test
+                sys.stdout.reconfigure(errors="json_escapes")
+        yield from command.run(args, style) if command else short_help(style)
 
 
-def _run_command(argv: list[str]) -> int:
+# --- output and failure ---
+
+
+class _OutputError(Exception):
+    """Standard output takes nothing more. Exit code 1."""
+
+
+def _put(line: str) -> None:
     try:
-        for line in _lines(argv):
-            print(line)
-        sys.stdout.flush()
+        print(printable(line) if sys.stdout.isatty() else line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+
+
+def _failed(error: Exception) -> int:
+    """Tell the user what went wrong, in one sentence; returns the exit code."""
+    if isinstance(error, (BrokenPipeError, _OutputError)):
+        _silence(sys.stdout)
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… --schema | head`
         return 0
-    except UsageError as error:
+    if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, UsageError):
         _complain(str(error))
         return 2
-    except BrokenPipeError:  # the reader of a pipe has seen enough, as in `… --schema | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
+    reason = str(error) if known else error_text(error)
+    _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
+    return 1
+
+
+def _open_streams() -> None:
+    """Make the three standard streams usable. Raises _OutputError when stdout is closed."""
+    closed = sys.stdout is None
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # else the next file opened would take its number
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - for good
+    for stream in (sys.stdout, sys.stderr):  # a GBK console must not crash on a rare character
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="typed_instead")
+    if closed:
+        raise _OutputError("标准输出是关着的，结果没有地方显示")
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if "中".encode(encoding, "replace") == b"?":
+        _complain(f"This console ({encoding}) has no Chinese; try PYTHONIOENCODING=utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code 0, 1 (failed), 2 (wrong usage) or 130 (Ctrl-C)."""
-    codecs.register_error("typed_instead", typed_instead)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a GBK console must not crash on a rare character
-            stream.reconfigure(errors="typed_instead")
     try:
-        return _run_command(sys.argv[1:] if argv is None else argv)
+        _open_streams()
+        for line in _lines(sys.argv[1:] if argv is None else argv):
+            _put(line)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:  # a command whose lines have said all
+        return end.code
     except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE):
-            raise
-        known = isinstance(error, (ToolError, SchemaError, BackendError))
-        reason = str(error) if known else error_text(error)
-        _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
-        return 1
+        return _failed(error)
 
 
 if __name__ == "__main__":
     # A --tools file that imports ToolError must get this module, not a second copy of it.
     sys.modules.setdefault("w4d3_tools_mcp", sys.modules["__main__"])
-    sys.exit(main())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # ours, from the head of this file
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    exit_code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own end must not be interrupted
+    if threading.active_count() > 1:  # a tool still runs: its prints would crash Python's own end
+        os._exit(exit_code)
+    sys.exit(exit_code)

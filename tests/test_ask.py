@@ -94,15 +94,45 @@ def test_json_prints_the_whole_run():
     ]
 
 
-def test_the_question_comes_from_stdin():
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+def test_the_question_comes_from_stdin_in_any_usual_encoding(encoding):
+    data = "讲义：显存\n第二行\n".encode(encoding)
     with FakeServer(ANSWERS) as server:
-        run = ask(
-            "--base-url", server.url, "--model", "m", question="-", stdin="讲义\n第二行\n".encode()
+        run = ask("--base-url", server.url, "--model", "m", question="-", stdin=data)
+        assert run.stdout == b"395\n"
+        assert server.bodies()[0]["messages"][1]["content"] == "讲义：显存\n第二行"
+
+
+def test_json_of_a_run_that_fails_says_why_and_keeps_what_was_spent():
+    usage = {"prompt_tokens": 812, "completion_tokens": 40}
+    with FakeServer(whole(message(None, call(), usage=usage)), error(400, "no good")) as server:
+        run = ask("--base-url", server.url, "--model", "m", "--json")
+    value = json.loads(run.stdout)
+    assert run.returncode == 1 and value["reason"] == "failed" and "no good" in value["error"]
+    assert value["turns"] == 1 and value["usage"]["input"] == 812 and len(value["messages"]) == 4
+    run = ask("--base-url", server.url, "--json")  # nobody is there, not even for the list
+    assert run.returncode == 1 and "没有程序在监听" in json.loads(run.stdout)["error"]
+
+
+def test_repaired_arguments_are_run_and_told():
+    text = '{"num_layers": "32", "num_kv_heads": 8, "head_dim": 128, "seq_len": 8192.0}'
+    with FakeServer(whole(message(None, call(text, name="kv_cache_gib"))), ANSWERS) as server:
+        run = ask("--base-url", server.url, "--model", "m")
+        assert "num_layers" in said(run).split("←")[1] and "改成了 32" in said(run)
+        assert "GiB" in server.bodies()[1]["messages"][3]["content"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_do_no_harm(closed):
+    with FakeServer(CALLS, ANSWERS) as server:
+        line = f'"$0" "$1" --ask x --base-url {server.url} --model m {closed}'
+        run = subprocess.run(
+            ["sh", "-c", line, sys.executable, PROGRAM], capture_output=True, env=CLEAN, timeout=60
         )
-        assert (
-            run.stdout == b"395\n"
-            and server.bodies()[0]["messages"][1]["content"] == "讲义\n第二行"
-        )
+        lost = " >&-" in f" {closed}"  # the answer has nowhere to go
+        assert run.returncode == int(lost) and (run.stdout == b"395\n" or lost)
+        assert len(server.requests) == (0 if lost else 2)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +142,7 @@ def test_the_question_comes_from_stdin():
             ["-o", "temperature=0.2", "-o", 'stop=["x"]', "-o", "user=me"],
             {"temperature": 0.2, "stop": ["x"], "user": "me"},
         ),
+        (["-o", "a=NaN", "-o", "b=1e999", "-o", "c="], {"a": "NaN", "b": "1e999", "c": ""}),
         (["--max-tokens", "50"], {"max_tokens": 50}),
         (["--tool-choice", "required"], {"tool_choice": "required"}),
         (
@@ -157,19 +188,30 @@ def test_a_limit_ends_the_run_with_exit_code_1_and_the_reason():
     with FakeServer(*loop) as server:
         run = ask("--base-url", server.url, "--model", "m", "--max-turns", "3")
     assert run.returncode == 1 and run.stdout == b"" and "轮数上限" in said(run)
+    assert "--max-turns" in said(run)
+    with FakeServer(*[CALLS] * 3, strict=False) as server:
+        run = ask("--base-url", server.url, "--model", "m")
+    assert run.returncode == 1 and "换个问法" in said(run)
 
 
 def test_an_answer_cut_at_the_limit_is_printed_and_fails():
     with FakeServer(whole(message("395 是", finish="length"))) as server:
         run = ask("--base-url", server.url, "--model", "m")
-    assert run.stdout.decode() == "395 是\n" and run.returncode == 1 and "长度上限" in said(run)
+    assert run.stdout.decode() == "395 是\n" and run.returncode == 1
+    assert "长度上限" in said(run) and "--max-tokens" in said(run)
+    assert set(w.STOP_REASONS) - {"answered"} == set(w._WHAT_NEXT)
 
 
 USAGE_ERRORS = {
     "no question": (["--ask"], "--ask"),
     "an empty question": (["--ask", "  "], "问题是空的"),
+    "a question without quotes": (["--ask", "17*23", "是多少"], "引号"),
+    "what to trace, but not where": (["--ask", "x", "--trace-args"], "--trace FILE"),
     "an unknown backend": (["--ask", "x", "--backend", "opena"], "--backend"),
     "-o without =": (["--ask", "x", "-o", "temperature"], "KEY=VALUE"),
+    "-o with JSON that a shell has cut": (["--ask", "x", "-o", "stop=[a"], "JSON"),
+    "-o with a number that is none": (["--ask", "x", "-o", "stop=[1e999]"], "JSON"),
+    "-o too deep": (["--ask", "x", "-o", "a=" + "[" * 5000], "JSON"),
     "an unknown tool": (["--ask", "x", "--tool-choice", "calculater"], "calculator"),
     "no turns": (["--ask", "x", "--max-turns", "0"], "--max-turns"),
     "words for a number": (["--ask", "x", "--timeout", "soon"], "--timeout"),
@@ -261,9 +303,7 @@ def test_ctrl_c_during_a_call_repairs_the_history(tmp_path):
             stderr=subprocess.PIPE,
             env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
         )
-        line = (
-            child.stderr.readline() + child.stderr.readline() if False else child.stderr.readline()
-        )
+        line = child.stderr.readline()
         assert "wait()".encode() in line
         child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=10)
@@ -303,7 +343,7 @@ def test_the_only_model_is_used_and_several_are_listed():
         assert ask("--base-url", server.url).returncode == 0
         assert server.bodies()[0]["model"] == "only-one"
     with FakeServer(models=("a:1", "b:2")) as server:
-        run = ask("--base-url", server.url)
+        run = ask("--base-url", server.url, "--model", " ", env={"OPENAI_MODEL": "  "})
         assert (
             run.returncode == 2
             and "a:1" in said(run)
@@ -404,14 +444,14 @@ def test_the_trace_is_appended_json_with_gen_ai_names(tmp_path):
     ]
     for _ in range(2):
         with FakeServer(*script) as server:
-            ask("--base-url", server.url, "--model", "m", "--trace", str(trace))
+            ask("--base-url", server.url, "--trace", str(trace))
     lines = [json.loads(line) for line in trace.read_text("utf-8").splitlines()]
     assert len(lines) == 10
     first, good, bad, second, end = lines[:5]
     assert (
         first["gen_ai.operation.name"] == "chat"
         and first["attempts"] == 2
-        and first["gen_ai.request.model"] == "m"
+        and first["gen_ai.request.model"] == "fake-1"
     )
     assert first["gen_ai.usage.input_tokens"] == 812 and first[
         "gen_ai.response.finish_reasons"
@@ -426,6 +466,14 @@ def test_the_trace_is_appended_json_with_gen_ai_names(tmp_path):
     assert not any(
         "arguments" in key or "result" == key.rsplit(".")[-1] for line in lines for key in line
     )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_costs_the_trace_not_the_answer():
+    with FakeServer(CALLS, ANSWERS) as server:
+        run = ask("--base-url", server.url, "--model", "m", "--trace", "/dev/full")
+    assert run.stdout == b"395\n" and run.returncode == 0
+    assert said(run).count("/dev/full") == 1
 
 
 def test_trace_args_adds_arguments_and_results_without_secrets(tmp_path):

@@ -1,11 +1,11 @@
 """§21: the real program as a child process: exit codes, one-line errors, encodings, terminals."""
 
-import codecs
 import json
 import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unicodedata
@@ -16,7 +16,6 @@ from golden import COMMANDS, PRODUCT, ROOT, run
 import w4d3_tools_mcp as product
 
 TRACEBACK = b"Traceback"
-codecs.register_error("typed_instead", product.typed_instead)
 
 
 def text(raw):
@@ -31,24 +30,53 @@ def text(raw):
         (["--dem"], "是不是想写 --demo"),
         (["hello"], "不认识 hello"),
         (["--demo", "--schema"], "不能同时用"),
-        (["--demo", "9"], "没有场景 9"),
-        (["--demo", "0"], "没有场景 0"),
-        (["--demo", "-1"], "没有场景 -1"),
-        (["--demo", "一"], "没有场景 一"),
-        (["--demo", "1.5"], "没有场景 1.5"),
-        (["--demo", ""], "没有场景"),
+        (["--demo", "9"], "--demo 不能是 9"),
+        (["--demo", "0"], "--demo 不能是 0"),
+        (["--demo", "-1"], "--demo 不能是 -1"),
+        (["--demo", "一"], "--demo 不能是 一"),
+        (["--demo", "1.5"], "--demo 不能是 1.5"),
+        (["--demo", ""], "--demo 不能是"),
         (["--schema", "calculater"], "是不是想写 calculator"),
         (["--schema", "zzz"], "可用：calculator"),
         (["--schema", "--format", "xml"], "可选：openai"),
         (["--schema", "--format"], "--format 后面要跟一个值"),
-        (["--schema", "--lint=yes"], "--lint 不带值"),
+        (["--schema", "--lint=yes"], "--lint 后面不用写值"),
         (["--lint"], "--lint 要和 --schema 一起用"),
         (["--demo", "--format", "openai"], "--format 要和 --schema 一起用"),
         (["--json"], "--json 要和"),
         (["--schema", "--tools", "no_such_file.py"], "no_such_file.py"),
         (["--schema", "--tools", "."], "--tools"),
         (["--schema", "--tools", ""], "--tools"),
-        (["--schema", "--tools", "README.md"], "--tools"),
+        (["--schema", "--tools", "README.md"], "不是 Python 文件"),
+        (["--schema", "--tools", "notes"], "这是文件夹"),
+        (["--schema", "--tools", "no/such.py"], "没有这个文件"),
+        (["--demo", "--notes", "no/such/folder"], "没有这个文件夹"),
+        (["--demo", "--notes", "README.md"], "没有这个文件夹"),
+        (["--mcp-server", "--notes", "no/such/folder"], "没有这个文件夹"),
+        (["--mcp-config", "--notes", "no/such/folder"], "没有这个文件夹"),
+        (["--demo", "--notes", "tests/golden"], "没有可读的 .md 文件"),
+        (["--demo", "--notes", ""], "--notes 后面的值是空的"),
+        (["--ask", "x", "--base-url", " "], "--base-url 后面的值是空的"),
+        (["--demo", "9" * 5000], "--demo 不能是 999"),
+        (["--demo", "\x1b[2J\n"], "--demo 不能是 \\u001b[2J"),
+        (["--demo", "1", "--demo", "2"], "--demo 写了两次"),
+        (["--schema", "--schema"], "--schema 写了两次"),
+        (["--schema", "--format", "mcp", "--format", "gemini"], "--format 只能有一个值"),
+        (["--demo", "--notes", "notes", "--notes", "notes"], "--notes 只能有一个值"),
+        (["--schema", "--lint", "--format", "mcp"], "--lint 和 --format 不能同时用"),
+        (["--ask", "x", "--route", "3", "--no-route"], "不能同时用"),
+        (["--ask", "x", "-q", "-v"], "不能同时用"),
+        (["--ask", "x", "--trace-args"], "--trace-args 要和 --trace"),
+        (["1", "--demo"], "不认识 1"),
+        (["--ask", "two", "words"], "有空格时请加引号"),
+        (["--mcp-server", "x"], "--mcp-server 后面不用写值"),
+        (["--schema", "--format", "--lint"], "--format 后面要跟一个值"),
+        (["--ask", "--model", "m"], "--ask 后面要跟一个值"),
+        (["--mcp-config", "cursr"], "可选：all、claude"),
+        (["--ask", "x", "--max-turns", "9" * 5000], "--max-turns 要大于 0 的整数"),
+        (["--ask", "x", "--timeout", "nan"], "--timeout 要大于 0 的数"),
+        (["--schema", "--", "x"], "-- 后面的命令 要和 --mcp-demo"),
+        (["--hlep"], "是不是想写 --help"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments, said):
@@ -56,6 +84,39 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments, said):
     assert done.returncode == 2 and done.stdout == b""
     message = text(done.stderr)
     assert said in message and message.count("\n") == 1 and TRACEBACK not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, same_as",
+    [
+        (["--demo", "--json", "3"], ["--demo", "3", "--json"]),
+        (["--demo", "1", "--json", "2"], ["--demo", "1", "2", "--json"]),
+        (["--json", "--demo", "3"], ["--demo", "3", "--json"]),
+        (["--demo=1", "--json", "--json"], ["--demo", "1", "--json"]),
+        (
+            ["--schema", "--format", "anthropic", "kv_cache_gib"],
+            ["--schema", "kv_cache_gib", "--format", "anthropic"],
+        ),
+        (
+            ["--format=mcp", "--schema", "read_note", "--tools", "tests/data/weak_tools.py", "add"],
+            ["--schema", "read_note", "add", "--tools=tests/data/weak_tools.py", "--format", "mcp"],
+        ),
+        (
+            ["--mcp-config", "--notes", "notes", "claude"],
+            ["--mcp-config", "claude", "--notes=notes"],
+        ),
+        (["--router-demo", "--notes", "notes", "天气"], ["--router-demo", "天气"]),
+        (
+            ["--call", "calculator", '{"expression":', '"-1"}'],
+            ["--call", "calculator", '{"expression": "-1"}'],
+        ),
+        (["--demo", "--help"], ["--help"]),
+        (["--mcp-demo", "--version", "--", "x", "--help"], ["--version"]),
+    ],
+)
+def test_words_and_options_may_stand_in_any_order(arguments, same_as):
+    done, plain = run(arguments), run(same_as)
+    assert (done.returncode, done.stdout) == (0, plain.stdout) and plain.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["--version"], *COMMANDS.values()])
@@ -107,7 +168,7 @@ def test_every_locale_works(locale):
     assert done.returncode == 0 and TRACEBACK not in done.stderr
 
 
-def on_a_terminal(arguments, **environment):
+def on_a_terminal(arguments, *, code=0, **environment):
     """What the program writes to a real terminal (a pty)."""
     leader, follower = pty.openpty()
     env = {"PATH": os.environ["PATH"], "TERM": "xterm", "PYTHONUTF8": "1", **environment}
@@ -129,7 +190,7 @@ def on_a_terminal(arguments, **environment):
         if not piece:
             break
         shown += piece
-    assert child.wait(20) == 0
+    assert child.wait(20) == code
     os.close(leader)
     return shown
 
@@ -267,7 +328,7 @@ def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):
     code = (
         "import sys, w4d3_tools_mcp as p\n"
         "def broken(args, style): raise RuntimeError('inside /home/me/x/y.py')\n"
-        "p.COMMANDS = (p.Command('--demo', '', '', broken, {'nargs': '*'}),)\n"
+        "p.COMMANDS = (p.Command('--demo', '[N …]', '', broken),)\n"
         "sys.exit(p.main(['--demo']))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONUTF8": "1"}
@@ -282,13 +343,6 @@ def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):
     assert TRACEBACK in loud.stderr
 
 
-@pytest.mark.parametrize("folder", ["no/such/folder", "README.md"])
-def test_a_missing_notes_folder_is_a_clear_message_in_the_demo(folder):
-    done = run(["--demo", "2", "--notes", folder])
-    assert TRACEBACK not in done.stderr and done.returncode in (0, 2)
-    assert re.search("notes|讲义", text(done.stdout + done.stderr))
-
-
 def test_output_has_no_emoji_and_no_control_characters():
     for arguments in (["--demo"], ["--help"], ["--schema", "--lint"]):
         shown = text(run(arguments).stdout)
@@ -297,3 +351,327 @@ def test_output_has_no_emoji_and_no_control_characters():
             for c in shown
             if unicodedata.category(c) in ("So", "Cc", "Co") and c not in "\n①②③④⑤⑥⑦⑧⑨⑩─"
         ]
+
+
+# --- the user's notes ---
+
+
+def test_notes_that_were_left_out_are_told_and_the_rest_is_used(tmp_path):
+    (tmp_path / "good.md").write_text("# GRPO\n\nGRPO 的组内优势。\n", encoding="utf-8")
+    (tmp_path / "latin.md").write_bytes(b"# caf\xe9\n")
+    found = run(["--call", "search_notes", '{"query": "GRPO"}', "--notes", str(tmp_path)])
+    assert found.returncode == 0 and "组内优势" in text(found.stdout)
+    assert "latin.md" in text(found.stderr) and text(found.stderr).count("\n") == 1
+
+
+# --- the user's tools ---
+
+DOC = "\n    '''说明，返回 n。'''\n    return n\n"
+INNER = DOC.replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize(
+    "source, names",
+    [
+        (f"def f(n: int):{DOC}g = f\n", ["f"]),
+        (f"import typing\nU = typing.NewType('U', int)\ndef f(n: U):{DOC}", ["f"]),
+        (f"import typing\nT = typing.TypeVar('T', bound=int)\ndef f(n: int):{DOC}", ["f"]),
+        (f"def f(n: int):{DOC}def g(n: int):{DOC}__all__ = ['g']\n", ["g"]),
+        (f"__all__ = ('_f', 'C')\nclass C: pass\ndef _f(n: int):{DOC}", ["_f"]),
+        (f"def f(n: int):{DOC}__all__ = None\n", ["f"]),
+        (f"import functools\n@functools.cache\ndef f(n: int):{DOC}", ["f"]),
+        (
+            "import functools\ndef _deco(fn):\n    @functools.wraps(fn)\n"
+            "    def inner(*a, **k):\n        return fn(*a, **k)\n    return inner\n"
+            f"@_deco\ndef f(n: int):{DOC}",
+            ["f"],
+        ),
+        (
+            f"def _twice(fn):\n    def inner(n: int):{INNER}\n    return inner\n"
+            "@_twice\ndef f(n): pass\n@_twice\ndef g(n): pass\n",
+            ["f", "g"],
+        ),
+        (f"class C:\n    @staticmethod\n    def s(n: int):{INNER}\ng = C.s\n", ["g"]),
+        (f"class C:\n    def m(self, n: int):{INNER}\ng = C().m\n", ["g"]),
+        (f"from math import sqrt\nsmall = lambda x: x\ndef f(n: int):{DOC}", ["f"]),
+        (f"async def f(n: int):{DOC}", ["f"]),
+        (f"def f(n: int):{DOC}f.tool = {{'name': 'other'}}\n", ["other"]),
+    ],
+)
+def test_public_functions_and_nothing_else_become_tools(tmp_path, source, names):
+    done = run(["--schema", "--tools", user_file(tmp_path, source)])
+    assert done.returncode == 0, text(done.stderr)
+    assert [t["function"]["name"] for t in json.loads(done.stdout)][4:] == names
+
+
+def test_a_decorator_from_elsewhere_that_hides_the_function_is_told(tmp_path):
+    user_file(tmp_path, "def hide(fn):\n    def inner(*a): pass\n    return inner\n", "deco.py")
+    path = user_file(tmp_path, f"from deco import hide\n@hide\ndef f(n: int):{DOC}")
+    done = run(["--schema", "--tools", path])
+    assert done.returncode == 2 and "functools.wraps" in text(done.stderr)
+
+
+BAD = "def f(n: int):\n    '''说明，返回 n。'''\n"
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [
+        ("import sys\nsys.exit()", "SystemExit"),
+        ("exit()", "SystemExit"),
+        ("raise BaseException('no')", "BaseException: no"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("while True: print('x' * 1000)", "打印了超过"),
+        (f"{BAD}f.__wrapped__ = f", "第 1 行"),
+        (f"{BAD}f.tool = 5", "第 1 行"),
+        (f"{BAD}f.tool = {{'colour': 1}}", "第 1 行"),
+        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "第 3 行"),
+        ("raise ValueError('a\\nb' * 9999)", "ValueError: a b"),
+        ("__all__ = ['missing']", "missing"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("print(1, flush=True)\nimport os\nos.write(1, b'raw')\n1/0", "第 4 行"),
+        ("import sys\nsys.stdout = sys.stderr = None\n1/0", "第 3 行"),
+        ("import sys\nsys.stdout.close()\n1/0", "第 3 行"),
+    ],
+)
+def test_a_tools_file_that_goes_astray_is_one_sentence(tmp_path, source, said):
+    path = user_file(tmp_path, source + "\n")
+    done = run(["--schema", "--tools", path])
+    last = text(done.stderr).splitlines()[-1]
+    assert done.returncode == 2 and done.stdout == b"" and TRACEBACK not in done.stderr
+    assert "my_tools.py" in last and said in last and "--tools" in last
+
+
+def test_an_error_in_an_imported_helper_names_that_file_and_line(tmp_path):
+    path = user_file(tmp_path, "\n\nimport helper\n")
+    for source, line in [("x = (\n", 1), ("\nimport json\njson.loads('{')\n", 3)]:
+        user_file(tmp_path, source, "helper.py")
+        done = run(["--schema", "--tools", path])
+        assert f"helper.py 第 {line} 行" in text(done.stderr) and done.returncode == 2
+
+
+def test_helpers_beside_the_file_are_found_when_a_tool_runs(tmp_path):
+    user_file(tmp_path, "value = 42\n", "late_helper.py")
+    user_file(tmp_path, "raise ValueError('not the real one')\n", "queue.py")
+    source = (
+        "def f() -> int:\n    '''说明，返回数。'''\n    import late_helper, queue\n"
+        "    return late_helper.value\n"
+    )
+    done = run(["--call", "f", "--tools", user_file(tmp_path, source)])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"42\n", b"")
+
+
+def test_two_files_of_one_name_and_one_file_twice(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        source = (
+            "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\n"
+            f"class {folder.upper()}:\n    n: int\n"
+            f"def {folder}(x: {folder.upper()}):\n    '''说明，返回空。'''\n"
+        )
+        user_file(tmp_path / folder, source)
+    files = [str(tmp_path / name / "my_tools.py") for name in "aba"]
+    done = run(["--schema", *(word for path in files for word in ("--tools", path))])
+    assert [t["function"]["name"] for t in json.loads(done.stdout)][4:] == ["a", "b"]
+
+
+def test_a_users_tool_may_have_the_name_of_a_scenarios(tmp_path):
+    path = user_file(
+        tmp_path, "def gpu_memory(host: str):\n    '''说明，返回空。'''\n    return 1\n"
+    )
+    assert run(["--demo", "5", "--tools", path]).stdout == run(["--demo", "5"]).stdout
+
+
+def test_what_a_tool_prints_stays_off_stdout(tmp_path):
+    source = (
+        "import os, subprocess, sys\ndef f() -> str:\n    '''说明，返回字。'''\n"
+        "    print('printed')\n    os.write(1, b'written\\n')\n"
+        "    subprocess.run([sys.executable, '-c', 'print(5)'])\n    return 'result'\n"
+    )
+    done = run(["--call", "f", "--tools", user_file(tmp_path, source)])
+    assert (done.returncode, done.stdout) == (0, b"result\n")
+    assert sorted(text(done.stderr).split()) == ["5", "printed", "written"]
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("import time; time.sleep(99)", "0.2 秒内没有返回"),
+        ("while True: pass", "0.2 秒内没有返回"),
+        ("while True: print('x' * 1000)", "打印了超过|0.2 秒内没有返回"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt|中断"),
+    ],
+)
+def test_a_call_has_the_tools_own_limit(tmp_path, body, said):
+    source = f"def f():\n    '''说明，返回空。'''\n    {body}\nf.tool = {{'seconds': 0.2}}\n"
+    done = run(["--call", "f", "--tools", user_file(tmp_path, source)])
+    assert (done.returncode, done.stdout) == (1, b"") and TRACEBACK not in done.stderr
+    assert re.search(said, text(done.stderr)[-300:])
+
+
+def test_one_ctrl_c_ends_a_call_quietly(tmp_path):
+    source = (
+        "import time\ndef f():\n    '''说明，返回空。'''\n    print('begun', flush=True)\n"
+        "    time.sleep(99)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, str(PRODUCT), "--call", "f", "--tools", user_file(tmp_path, source)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+    assert child.stderr.readline() == b"begun\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=20) == (b"", b"") and child.returncode == 130
+
+
+def test_ctrl_c_while_the_file_is_read_leaves_no_traceback():
+    """The signal arrives at the first class that the file defines."""
+    code = (
+        "import os, runpy, signal, sys\n"
+        "def watch(frame, event, arg):\n"
+        "    if frame.f_code.co_name == 'ToolError':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.setprofile(watch)\n"
+        f"runpy.run_path({str(PRODUCT)!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+def test_debug_shows_the_traceback_of_a_tools_file_too(tmp_path):
+    path = user_file(tmp_path, "def f():\n    1 / 0\nf()\n")
+    done = run(["--schema", "--tools", path], W4D3_DEBUG="1")
+    assert done.returncode == 2 and TRACEBACK in done.stderr and b"in f" in done.stderr
+    assert TRACEBACK not in run(["--schema", "--tools", path], W4D3_DEBUG="0").stderr
+
+
+# --- output ---
+
+
+NASTY = (
+    "def f() -> str:\n    '''说明，返回字。'''\n"
+    "    return 'a\\x1b[2J\\x9b1m\\x07\\r\\x7f\\u202e中\\tb'\n"
+)
+
+
+def test_control_characters_are_escaped_on_a_terminal_only(tmp_path):
+    arguments = ["--call", "f", "--tools", user_file(tmp_path, NASTY)]
+    shown = on_a_terminal(arguments).decode().replace("\r\n", "\n")
+    assert shown == "a\\u001b[2J\\u009b1m\\u0007\\u000d\\u007f\\u202e中\tb\n"
+    assert "\x1b[2J\x9b" in text(run(arguments).stdout)
+
+
+def test_control_characters_of_a_file_name_never_reach_a_terminal(tmp_path):
+    path = user_file(tmp_path, "1/0\n", "a\x1b[2J\nb.py")
+    shown = on_a_terminal(["--schema", "--tools", path], code=2)
+    assert b"\x1b[2J" not in shown and b"\\u001b[2J" in shown
+    assert b"\x1b[2J" not in on_a_terminal(["--schema", "--tools", path + "\x1b[2J"], code=2)
+
+
+def test_what_a_model_says_cannot_clear_the_terminal(tmp_path):
+    (tmp_path / "a.md").write_text("# GRPO \x1b[2J\x9b2J\n\nGRPO\x1b[8m\n", encoding="utf-8")
+    shown = on_a_terminal(["--ask", "GRPO", "--backend", "mock", "--notes", str(tmp_path)])
+    assert b"\\u001b[2J" in shown and not re.search(rb"\x1b\[[28]J|\xc2\x9b|\x1b\[8m", shown)
+
+
+CONSOLES = ["cp437", "cp866", "koi8-r", "cp1251", "mac-roman", "ascii", "gbk", "big5", "utf-16-le"]
+
+
+@pytest.mark.parametrize("encoding", CONSOLES)
+def test_json_stays_the_same_json_on_every_console(encoding):
+    for arguments in (["--schema"], ["--demo", "--json"]):
+        done = run(arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        assert json.loads(done.stdout.decode(encoding)) == json.loads(run(arguments).stdout)
+    done = run(["--mcp-demo", "--json"], PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert all(map(json.loads, done.stdout.decode(encoding).splitlines())) and done.stdout
+
+
+@pytest.mark.parametrize("encoding", CONSOLES)
+@pytest.mark.parametrize("arguments", [["--demo"], ["--help"], ["--nonsense"]])
+def test_a_console_without_chinese_is_told_so_in_english(arguments, encoding):
+    done = run(arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    said = done.stderr.decode(encoding)
+    assert done.returncode in (0, 2) and "Traceback" not in said
+    assert ("PYTHONIOENCODING=utf-8" in said) is (encoding not in ("gbk", "big5", "utf-16-le"))
+
+
+@pytest.mark.parametrize(
+    "redirect, code, said",
+    [
+        (">&-", 1, "标准输出是关着的"),
+        (">/dev/full", 1, "写不了标准输出"),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+        ("<&- >&- 2>&-", 1, ""),
+        ("2>/dev/full", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["--demo 1", "--schema", "--call calculator", "--help"])
+def test_streams_that_are_closed_or_full(arguments, redirect, code, said):
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" "$1" {arguments} {redirect}', sys.executable, str(PRODUCT)],
+        capture_output=True,
+        env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1"},
+        timeout=60,
+    )
+    fails = arguments == "--call calculator"  # its argument is missing: nothing for stdout
+    message = text(done.stderr)
+    assert done.returncode == (1 if fails else code)
+    assert TRACEBACK not in done.stderr and "Exception ignored" not in message
+    assert message.count("\n") <= 1 and (said in message or fails)
+
+
+@pytest.mark.parametrize("redirect", ["2>&-", "2>/dev/full"])
+def test_a_wrong_command_that_cannot_be_told_still_exits_2(redirect):
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" "$1" --nonsense {redirect}', sys.executable, str(PRODUCT)],
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("columns", ["0", "", "-5", "x", "9" * 5000, "1"])
+def test_any_value_of_columns_works(columns):
+    done = run(["--demo", "1"], columns=columns)
+    assert done.returncode == 0 and done.stderr == b""
+
+
+@pytest.mark.parametrize("width", [48, 60, 80, 98, 120])
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_fits_the_terminal(arguments, width):
+    shown = text(run(arguments, columns=width).stdout).split("\n例子\n")[0]
+    assert max(map(product.columns, shown.splitlines())) <= min(width, 98)
+
+
+def test_help_is_grouped_by_command():
+    shown = text(run(["--help"]).stdout)
+    heads = re.findall(r"^.*选项$", shown, re.M)
+    assert heads == ["通用选项", "--ask 的选项", "--schema 的选项", "--mcp-config 的选项"]
+
+
+@pytest.mark.parametrize("flag", ["-OO", "-O"])
+def test_without_docstrings_it_says_so(flag):
+    done = subprocess.run(
+        [sys.executable, flag, str(PRODUCT), "--schema"],
+        capture_output=True,
+        env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1"},
+        timeout=60,
+    )
+    if flag == "-OO":
+        assert done.returncode == 2 and "docstring" in text(done.stderr)
+    else:
+        assert done.returncode == 0 and len(json.loads(done.stdout)) == 4
+
+
+def test_the_file_can_be_run_by_its_name():
+    assert os.access(PRODUCT, os.X_OK)
+
+
+def test_the_lint_of_a_thousand_tools_ends_soon_and_stays_short(tmp_path):
+    one = "def tool_{0}(n: int):\n    '''查询第 {0} 种东西的数量，返回一个整数，没有时返回 0。'''\n"
+    path = user_file(tmp_path, "".join(map(one.format, range(1000))))
+    done = run(["--schema", "--lint", "--tools", path])
+    assert done.returncode == 0 and text(done.stdout).count("很像") < 5000

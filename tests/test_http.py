@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import socket
+import sys
 import threading
+import time
+import types
 import zlib
 
 import pytest
@@ -14,6 +19,7 @@ from fake_server import (
     FakeServer,
     Reply,
     call,
+    complaint,
     delta,
     error,
     events,
@@ -39,6 +45,23 @@ def no_proxy(monkeypatch):
 
 def calculator_only() -> w.ToolRegistry:
     return w.ToolRegistry([w.calculator, w.search_notes])
+
+
+@contextlib.contextmanager
+def raw_server(talk):
+    """The port of a server that says whatever talk(peer) sends after the head of a request."""
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with peer:
+                    peer.recv(65536)
+                    talk(peer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
 
 
 class Client:
@@ -102,6 +125,9 @@ DOUBLED = json.dumps('{"expression":"17*23+4"}')
 ARGUMENTS = {
     "A1 an object instead of text": {"expression": "17*23+4"},
     "A4 JSON in JSON": DOUBLED,
+    "A8 one object in a list": '[{"expression":"17*23+4"}]',
+    "A10 the sole wrapper key arguments": '{"arguments":{"expression":"17*23+4"}}',
+    "A10 the sole wrapper key input": '{"input":"{\\"expression\\":\\"17*23+4\\"}"}',
     "A13 a fence": '```json\n{"expression":"17*23+4"}\n```',
     "A13 Python spelling": "{'expression': '17*23+4',}",
     "plain": '{"expression":"17*23+4"}',
@@ -110,7 +136,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_arguments_are_read_and_go_back_as_text_of_an_object(arguments, stream):
+def test_arguments_are_read_and_go_back_as_text_of_an_object_A2_A5_A15(arguments, stream):
     reply = (
         events(delta(tool_calls=[call(arguments, index=0)]), delta("tool_calls"))
         if stream
@@ -118,7 +144,7 @@ def test_arguments_are_read_and_go_back_as_text_of_an_object(arguments, stream):
     )
     _, server, _ = one_call(reply)
     sent = server.bodies()[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
-    assert json.loads(sent) == {"expression": "17*23+4"}  # A2, A5, A15
+    assert json.loads(sent) == {"expression": "17*23+4"}
 
 
 @pytest.mark.parametrize("arguments", ["", "  ", None, "{}"])
@@ -134,6 +160,19 @@ def test_A3_empty_arguments_go_back_as_an_empty_object(arguments):
         _, history = Client(server).run(tools)
         assert history[3]["content"] == "12:00"
         assert server.bodies()[1]["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_A6_an_object_given_as_text_reaches_the_tool_as_an_object():
+    tools = w.ToolRegistry(coerce=True)
+
+    def total(numbers: list[int], extra: dict[str, int], half: bool) -> int:
+        """求和。"""
+        return sum(numbers) + sum(extra.values()) + half
+
+    tools.register(total)
+    text = json.dumps({"numbers": "[1, 2]", "extra": '{"a": 3}', "half": "true"})
+    with FakeServer(whole(message(None, call(text, name="total"))), ANSWERS) as server:
+        assert Client(server).run(tools)[1][3]["content"] == "7"
 
 
 def test_A7_merged_calls_become_several():
@@ -546,6 +585,18 @@ BODIES = {
     "Ollama": ({"error": "no good"}, "no good"),
     "Mistral, old vLLM": ({"object": "error", "message": "no good"}, "no good"),
     "FastAPI": ({"detail": "no good"}, "no good"),
+    "Spring": ({"timestamp": "x", "status": 418, "error": "no good", "path": "/v1"}, "no good"),
+    "OAuth": ({"error": "invalid", "error_description": "no good"}, "no good"),
+    "Cloudflare": ({"errors": [{"code": 7003, "message": "no good"}], "success": False}, "no good"),
+    "Baidu": ({"error_code": 110, "error_msg": "no good"}, "no good"),
+    "DashScope": ({"code": "InvalidX", "message": "no good", "request_id": "x"}, "no good"),
+    "MiniMax": ({"base_resp": {"status_code": 1004, "status_msg": "no good"}}, "no good"),
+    "RFC 9457": ({"type": "about:blank", "title": "no good", "status": 418}, "no good"),
+    "OpenRouter, without the provider's words": (
+        {"error": {"message": "no good", "metadata": {"headers": {"x": "y"}}}},
+        "no good",
+    ),
+    "unknown keys": ({"oops": "no good"}, "no good"),
     "FastAPI, validation": (
         {"detail": [{"loc": ["body", "x"], "msg": "no good", "type": "t"}]},
         "body.x: no good",
@@ -564,6 +615,37 @@ BODIES = {
     "not UTF-8": (b"\xff\xfe no good", "no good"),
     "deep nesting": (b"[" * 5000, "["),
 }
+
+
+NO_ANSWERS = {k: v for k, v in BODIES.items() if isinstance(v[0], dict) and "type" not in v[0]}
+
+
+@pytest.mark.parametrize("body, words", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_E1_the_same_bodies_under_200_are_errors_in_the_server_s_words(body, words):
+    with FakeServer(*[whole({**body, "choices": None})] * 2) as server:
+        said = Client(server).fails()
+        assert words in said or "没有结束" in said and "oops" in body
+
+
+@pytest.mark.parametrize(
+    "value, status",
+    [
+        ({"error": {"message": "busy", "code": "503"}}, 503),
+        ({"error": {"message": "busy", "code": 429}}, 429),
+        ({"error": {"message": "busy", "type": "overloaded_error"}}, 529),
+        ({"error": {"message": "busy", "code": 1234}}, 200),
+        ({"code": 20012, "message": "busy"}, 200),
+    ],
+)
+def test_an_error_under_200_has_the_status_it_names(value, status):
+    with pytest.raises(w.HttpError) as caught:
+        w.raise_error_object(value)
+    assert (caught.value.status, caught.value.text) == (status, "busy")
+
+
+def test_text_under_200_is_quoted():
+    with FakeServer(*[Reply(b"Ollama is running", type="text/plain")] * 2) as server:
+        assert "Ollama is running" in Client(server).fails()
 
 
 @pytest.mark.parametrize("body, words", BODIES.values(), ids=BODIES)
@@ -611,6 +693,9 @@ def test_E3_a_wrong_path_says_what_was_asked_for():
         ("my-box:8000", "http://my-box:8000"),
         ("https://x.example/openai/v1/chat/completions/", "https://x.example/openai/v1"),
         ("HTTP://LOCALHOST:1234/v1", "http://localhost:1234/v1"),
+        ("x.example/v1/chat/completions?api-version=1#a", "https://x.example/v1?api-version=1"),
+        ("https://x.example./v1", "https://x.example./v1"),
+        ("http://127.0.0.1:0/v1", "http://127.0.0.1:0/v1"),
     ],
 )
 def test_addresses_are_read_as_people_write_them(text, url):
@@ -620,7 +705,20 @@ def test_addresses_are_read_as_people_write_them(text, url):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ftp://x/v1", "http://", "http://x:port/", "http://u:p@x/v1", "http://[::1", "：//"],
+    [
+        "",
+        "ftp://x/v1",
+        "http://",
+        "http://x:port/",
+        "http://x:99999/",
+        "http://u:p@x/v1",
+        "http://[::1",
+        "：//",
+        "http://a..b/v1",
+        "http://.b/v1",
+        "http://a b/v1",
+        "http://" + "a" * 64 + ".b/v1",
+    ],
 )
 def test_addresses_that_mean_nothing_are_refused(text):
     with pytest.raises(w.BackendError):
@@ -636,10 +734,32 @@ def test_addresses_that_mean_nothing_are_refused(text):
         (":8080", "http://127.0.0.1:8080/v1"),
         ("http://box:11434/", "http://box:11434/v1"),
         ("box", "http://box:11434/v1"),
+        ("http://box:11434/v1", "http://box:11434/v1"),
     ],
 )
 def test_E6_OLLAMA_HOST_may_be_an_address_to_listen_on(text, url):
     assert w.find_place(w.BACKENDS["openai"], "", "", {"OLLAMA_HOST": text}).base_url == url
+
+
+def test_a_query_in_the_address_goes_with_every_request_and_is_not_shown():
+    with FakeServer(ANSWERS, error(400, "bad")) as server:
+        client = Client(server, url=server.url + "?api-version=7&k=secret")
+        client.run()
+        assert server.requests[0][0] == "/v1/chat/completions?api-version=7&k=secret"
+        assert "secret" not in client.fails()
+    with FakeServer(events(gemini({"text": "395"}), done=False), strict=False) as server:
+        Client(server, w.GeminiLLM, url=server.origin + "?k=1", model="g").run()
+        assert server.requests[0][0].endswith("?alt=sse&k=1")
+    url = "http://127.0.0.1:9/v1?k=secret"
+    assert "secret" not in Client(None, url=url).fails()
+
+
+def test_E5_localhost_is_tried_in_both_families_and_the_error_says_so():
+    with FakeServer(ANSWERS) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        assert Client(server, url=url).run()[0].text == "395"
+    said = Client(None, url=url).fails()
+    assert "::1" in said and "127.0.0.1" in said
 
 
 def test_E4_no_proxy_is_asked_for_this_machine(monkeypatch):
@@ -662,9 +782,25 @@ def test_E4_a_proxy_is_used_for_other_hosts_and_named_when_it_fails(monkeypatch)
     assert "127.0.0.1:9" in said and "NO_PROXY=far.example" in said and "secret" not in said
 
 
-def test_a_socks_proxy_is_refused_with_a_way_out(monkeypatch):
-    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
-    assert "NO_PROXY=far.example" in Client(None, url="http://far.example/v1").fails()
+@pytest.mark.parametrize(
+    "proxy", ["socks5://u:secret@127.0.0.1:1080", "http://u:secret@127.0.0.1:port", "http://"]
+)
+def test_a_proxy_that_cannot_be_used_is_refused_with_a_way_out(monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    said = Client(None, url="http://far.example/v1").fails()
+    assert "NO_PROXY=far.example" in said and "secret" not in said
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    "words, reply",
+    [("407", b"HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n"), ("HTTP", b"garbage\r\n\r\n")],
+)
+def test_what_a_proxy_answers_instead_is_told(monkeypatch, scheme, words, reply):
+    with raw_server(lambda peer: peer.sendall(reply)) as port:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://127.0.0.1:{port}")
+        said = Client(None, url=f"{scheme}://far.example/v1").fails()
+        assert words in said and "代理" in said
 
 
 @pytest.mark.parametrize(
@@ -739,6 +875,16 @@ def test_E8_what_groq_could_not_parse_is_parsed_here():
     one_call(refused)
 
 
+def test_E8_what_cannot_be_parsed_here_either_is_asked_again_once():
+    value = {"message": "Failed to call a function.", "code": "tool_use_failed"}
+    refused = whole({"error": {**value, "failed_generation": "<function=calc"}}, 400)
+    with FakeServer(refused, ANSWERS) as server:
+        assert Client(server).run()[0].text == "395"
+    with FakeServer(*[refused] * 3) as server:
+        client = Client(server)
+        assert "读不懂的工具调用" in client.fails() and len(server.requests) == 2
+
+
 def test_E9_a_server_that_loads_its_model_is_waited_for():
     loading = whole(
         {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503
@@ -766,6 +912,20 @@ def test_E10_a_context_that_is_too_small_is_explained_with_both_numbers():
     with FakeServer(full) as server:
         said = Client(server).fails()
         assert "5021" in said and "4096" in said and "-c" in said
+
+
+TOO_LONG = [
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+]
+
+
+@pytest.mark.parametrize("words", TOO_LONG)
+def test_E10_every_server_s_words_for_it_get_the_same_advice(words):
+    with FakeServer(error(400, words)) as server:
+        said = Client(server, url=server.url).fails()
+        assert words[:30] in said and "对话太长" in said and "--max-model-len" in said
 
 
 LONG = [
@@ -932,6 +1092,55 @@ def test_E18_max_tokens_becomes_max_completion_tokens():
         )
 
 
+def test_E17_options_may_switch_streaming_off():
+    with FakeServer(ANSWERS) as server:
+        Client(server, options={"stream": False}).run()
+        assert server.bodies()[0]["stream"] is False and "stream_options" not in server.bodies()[0]
+
+
+def test_C15_a_template_without_a_system_role_gets_it_in_the_first_user_message():
+    with FakeServer(error(500, "System role not supported"), CALLS, ANSWERS) as server:
+        assert Client(server).run()[0].text == "395"
+        second, third = server.bodies()[1:]
+        assert [m["role"] for m in second["messages"]] == ["user"]
+        assert second["messages"][0]["content"] == "答得短。\n\n17*23+4 是多少？"
+        assert [m["role"] for m in third["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_E22_the_schemas_sent_are_plain():
+    plain = {"type", "properties", "required", "additionalProperties"}
+    plain |= {"description", "default", "enum", "items", "minimum", "maximum"}
+    with FakeServer(ANSWERS) as server:
+        Client(server).run(w.built_in_tools())
+        for tool in server.bodies()[0]["tools"]:
+            parameters = tool["function"]["parameters"]
+            assert set(parameters) <= plain and len(parameters["properties"]) < 48
+            assert all(set(schema) <= plain for schema in parameters["properties"].values())
+
+
+USER, ASSISTANT = {"role": "user", "content": "x"}, {"role": "assistant", "content": ""}
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "x"}
+REFUSED = {
+    "unknown field": {"messages": [USER], "strict": True},
+    "no tools": {"messages": [USER], "tools": []},
+    "stream options": {"messages": [USER], "stream_options": {}},
+    "role": {"messages": [{"role": "robot", "content": "x"}]},
+    "null content": {"messages": [{"role": "user", "content": None}]},
+    "late system": {"messages": [USER, {"role": "system", "content": "x"}]},
+    "two users": {"messages": [USER, USER]},
+    "empty id": {"messages": [{**ASSISTANT, "tool_calls": [call(id="")]}]},
+    "repeated id": {"messages": [{**ASSISTANT, "tool_calls": [call(id="a"), call(id="a")]}]},
+    "arguments no object": {"messages": [{**ASSISTANT, "tool_calls": [call("[]")]}]},
+    "no result": {"messages": [USER, {**ASSISTANT, "tool_calls": [call(id="a")]}]},
+    "result without a call": {"messages": [USER, RESULT]},
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_E28_the_fake_of_these_tests_is_strict(body):
+    assert complaint({"model": "m", **body})
+
+
 def test_E21_the_names_sent_are_legal_everywhere():
     with FakeServer(ANSWERS) as server:
         Client(server).run(w.built_in_tools())
@@ -951,6 +1160,7 @@ def _raw_deflate(data: bytes) -> bytes:
         ("deflate", zlib.compress),
         ("deflate", _raw_deflate),
         ("GZIP", gzip.compress),
+        ("gzip", lambda body: gzip.compress(body[:30]) + gzip.compress(body[30:])),
     ],
 )
 @pytest.mark.parametrize(
@@ -961,6 +1171,31 @@ def test_E23_compressed_replies_are_read(encoding, pack, body):
     with FakeServer(Reply(packed[:20], packed[20:], Content_Encoding=encoding)) as server:
         assert Client(server).run()[0].text == "395"
         assert server.requests[0][1]["Accept-Encoding"] == "identity"
+
+
+ENCODED = {
+    "declared GBK": ("gbk", "application/json; charset=GBK"),
+    "declared UTF-16": ("utf-16", "application/json; charset=utf-16"),
+    "UTF-8 with a lie": ("utf-8", "application/json; charset=ISO-8859-1"),
+    "UTF-8 with nonsense": ("utf-8", "application/json; charset=utf8mb4"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("encoding, kind", ENCODED.values(), ids=ENCODED)
+def test_bodies_in_other_encodings_are_read(encoding, kind, stream):
+    body = (events(delta(content="答案"), delta("stop")) if stream else says("答案")).pieces[0]
+    body = body.decode().encode(encoding)
+    with FakeServer(Reply(body[:31], body[31:], type=kind)) as server:
+        assert Client(server).run()[0].text == "答案"
+    with FakeServer(Reply("没有权限".encode(encoding), status=418, type=kind)) as server:
+        assert "没有权限" in Client(server).fails()
+
+
+def test_a_body_that_is_not_utf_8_is_not_lost():
+    body = json.dumps(message("b\u00e9b\u00e9 395"), ensure_ascii=False).encode("latin-1")
+    with FakeServer(Reply(body)) as server:
+        assert Client(server).run()[0].text == "b\ufffdb\ufffd 395"
 
 
 def test_E23_broken_and_unknown_compression_is_an_error():
@@ -989,6 +1224,11 @@ def test_E24_a_wrong_model_gets_the_list_and_the_closest_name(words, status):
     with FakeServer(error(status, words), models=("llama3.2:3b", "fake-1")) as server:
         said = Client(server, url=server.origin, model="fake-2").fails()
         assert "是不是想用 fake-1" in said and "llama3.2:3b" in said
+
+
+def test_E24_a_server_that_says_the_same_about_its_list_ends_it():
+    with FakeServer(error(400, "模型不存在"), get=error(400, "模型不存在")) as server:
+        assert "--model" in Client(server).fails()
 
 
 def test_E25_a_key_is_sent_as_bearer_and_never_shown():
@@ -1124,21 +1364,46 @@ def test_nothing_listening_over_a_real_socket():
 
 def test_a_host_that_does_not_exist_and_a_server_that_is_no_http():
     assert "找不到主机" in Client(None, url="http://no-such-host.invalid/v1").fails()
-    import socket
+    with raw_server(lambda peer: peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as port:
+        assert "不是 HTTP" in Client(None, url=f"http://127.0.0.1:{port}/v1").fails()
+    assert "找不到主机" in Client(None, url="http://" + "数" * 60 + ".invalid/v1").fails()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def talk():
-            peer, _ = listener.accept()
-            peer.recv(65536)
-            peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-            peer.close()
+def trickle(peer, head: bytes) -> None:
+    """A byte of a line that never ends, every now and then."""
+    peer.sendall(head)
+    with contextlib.suppress(OSError):
+        for _ in range(500):
+            peer.sendall(b"x")
+            time.sleep(0.02)
 
-        threading.Thread(target=talk, daemon=True).start()
-        assert (
-            "不是 HTTP"
-            in Client(None, url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1").fails()
-        )
+
+STARTS = {
+    "the status line": b"HTTP/1.1 ",
+    "a header": b"HTTP/1.1 200 OK\r\nX: ",
+    "the size of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    "the body": b"HTTP/1.1 200 OK\r\n\r\ndata: ",
+    "an error": b"HTTP/1.1 400 Bad\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", STARTS.values(), ids=STARTS)
+def test_E26_nothing_that_trickles_outlasts_the_patience(head):
+    with raw_server(lambda peer: trickle(peer, head)) as port:
+        client = Client(None, url=f"http://127.0.0.1:{port}/v1", patience=w.Patience(2, 9, 0.3))
+        assert "0.3 秒还没有答完" in client.fails() and client.slept == []
+
+
+HEADS = {
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
+    "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70000,
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_head_without_end_is_refused(head):
+    with raw_server(lambda peer: peer.sendall(head)) as port:
+        assert "不是 HTTP" in Client(None, url=f"http://127.0.0.1:{port}/v1").fails()
 
 
 def test_https_on_a_plain_port_is_explained():
@@ -1312,6 +1577,39 @@ def test_anthropic_blocks_go_back_unchanged_with_all_results_in_one_user_message
         assert {"name", "description", "input_schema"} == set(body["tools"][0])
 
 
+def test_a_failed_result_says_so_to_anthropic_and_gemini_and_to_nobody_else():
+    bad = {**USES, "input": {"expression": "1/"}}
+    answer = anthropic_message({"type": "text", "text": "不行"})
+    with FakeServer(anthropic_message(bad, stop="tool_use"), answer, strict=False) as server:
+        Client(server, w.AnthropicLLM, url=server.origin).run()
+        assert server.bodies()[1]["messages"][2]["content"][0]["is_error"] is True
+    part = {"functionCall": {"name": "calculator", "args": {"expression": "1/"}}}
+    replies = [whole(gemini(part)), whole(gemini({"text": "不行"}))]
+    with FakeServer(*replies, strict=False) as server:
+        Client(server, w.GeminiLLM, model="g").run()
+        response = server.bodies()[1]["contents"][2]["parts"][0]["functionResponse"]["response"]
+        assert set(response) == {"error"}
+    with FakeServer(whole(message(None, call('{"expression":"1/"}'))), ANSWERS) as server:
+        Client(server).run()  # strict: it refuses the key
+
+
+@pytest.mark.parametrize("kind", ["AnthropicLLM", "GeminiLLM"])
+def test_E12_the_text_protocol_works_with_every_vendor(kind):
+    refusal = error(400, "registry.ollama.ai/library/gemma3:4b does not support tools")
+    text = (
+        '<tool_call>\n{"name": "calculator", "arguments": {"expression": "17*23+4"}}\n</tool_call>'
+    )
+    replies = {
+        "AnthropicLLM": [anthropic_message({"type": "text", "text": t}) for t in (text, "395")],
+        "GeminiLLM": [whole(gemini({"text": t})) for t in (text, "395")],
+    }[kind]
+    with FakeServer(refusal, *replies, strict=False) as server:
+        client = Client(server, getattr(w, kind), url=server.origin)
+        assert client.run()[0].text == "395" and "文字协议" in client.told[0]
+        assert "tools" not in server.bodies()[2]
+        assert "<tool_response>\\n395" in json.dumps(server.bodies()[2])
+
+
 def test_E29_cached_tokens_count_as_prompt():
     with FakeServer(STREAMED, strict=False) as server:
         turn = Client(server, w.AnthropicLLM, url=server.origin).model.chat(
@@ -1392,6 +1690,15 @@ def test_gemini_parts_go_back_unchanged_and_results_by_position(stream):
 # --- the backends' names, keys, and models ---
 
 
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_list_of_models_raises_anything_but_a_sentence_for_the_user(body):
+    with FakeServer(get=Reply(body)) as server:
+        try:
+            assert all(isinstance(name, str) for name in Client(server).model.models())
+        except w.BackendError as error_:
+            assert str(error_)
+
+
 def test_models_are_listed():
     with FakeServer(models=("a", "b")) as server:
         assert Client(server).model.models() == ["a", "b"]
@@ -1404,9 +1711,133 @@ def test_models_are_listed():
         Client(server).model.models()
 
 
-def test_transformers_missing_is_one_clear_line(monkeypatch):
-    import sys
+# --- transformers, with stand-ins that have the interfaces of version 5 ---
 
+TEMPLATE = "{% if tools %}{{ tools }}{% endif %}{{ messages }}"
+
+
+class Words(list):
+    """A row of token ids: here every character is a token, and END is the special one."""
+
+    def tolist(self):
+        return list(self)
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        return Words(found) if isinstance(key, slice) else found
+
+
+class Ids:
+    def __init__(self, row):
+        self.row, self.shape = Words(row), (1, len(row))
+
+    def __getitem__(self, index):
+        return self.row
+
+
+END = 0x110000
+SCRIPT: list = []  # what the model writes, one text per turn
+SEEN: list = []  # (messages, tools, options) of every turn
+
+
+class Tokenizer:
+    all_special_ids = [END]
+
+    def __init__(self, template):
+        self.chat_template = template
+
+    def apply_chat_template(
+        self,
+        conversation,
+        tools=None,
+        *,
+        add_generation_prompt=False,
+        return_dict=True,
+        return_tensors=None,
+        **rest,
+    ):
+        assert add_generation_prompt and return_dict and return_tensors == "pt" and not rest
+        SEEN.append((conversation, tools))
+        if "refuse" in self.chat_template:
+            raise RuntimeError("System role not supported")
+        return {"input_ids": Ids([1] * 7), "attention_mask": Ids([1] * 7)}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(map(chr, ids))
+
+
+class Model:
+    def generate(self, *, input_ids, attention_mask, max_new_tokens, **options):
+        written = SCRIPT.pop(0)
+        if isinstance(written, Exception):
+            raise written
+        ids = [*map(ord, written), END][:max_new_tokens]
+        return Ids([*input_ids.row, *ids])
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    def kind(make):
+        def from_pretrained(folder, *, local_files_only):
+            assert local_files_only
+            if folder == "/nowhere":
+                raise OSError("no such folder")
+            return make(folder)
+
+        return types.SimpleNamespace(from_pretrained=from_pretrained)
+
+    SCRIPT.clear(), SEEN.clear()
+    module = types.ModuleType("transformers")
+    module.AutoTokenizer = kind(Tokenizer)  # the name of the folder is the template
+    module.AutoModelForCausalLM = kind(lambda folder: Model())
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+
+
+CALL_TEXT = '<tool_call>\n{"name":"calculator","arguments":{"expression":"17*23+4"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, "{{ messages }}"], ids=["knows tools", "does not"])
+def test_transformers_runs_a_call_and_answers(transformers, template):
+    SCRIPT.extend([f"<think>先算</think>{CALL_TEXT}", "395"])
+    told, shown, history = [], [], [dict(m) for m in QUESTION]
+    model = w.TransformersLLM(template, notice=told.append)
+    for event in w.run_tool_loop(
+        model, calculator_only(), history, on_delta=lambda *pair: shown.append(pair)
+    ):
+        end = event
+    assert (end.text, end.reason, history[3]["content"]) == ("395", "answered", "395")
+    assert end.usage.input == 14 and shown == [("text", "395")]
+    (_, tools), (messages, _) = SEEN
+    if template == TEMPLATE:
+        assert told == [] and tools[0]["function"]["name"] == "calculator"
+        assert messages[2]["tool_calls"][0]["function"]["arguments"] == {"expression": "17*23+4"}
+        assert messages[3]["name"] == "calculator"
+    else:
+        assert "文字协议" in told[0] and tools is None
+        assert "calculator" in messages[0]["content"] and "tool_response" in messages[3]["content"]
+
+
+def test_transformers_cut_at_the_limit_says_so(transformers):
+    SCRIPT.append("395 是")
+    turn = w.TransformersLLM(TEMPLATE, w.Settings("x", {}, 3)).chat(QUESTION, [])
+    assert (turn.text, turn.finish, turn.usage) == ("395", "length", w.Usage(7, 3))
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory", "model_kwargs not used: ['foo']"])
+def test_transformers_errors_are_one_clear_line(transformers, words):
+    SCRIPT.append(RuntimeError(words))
+    with pytest.raises(w.BackendError, match="transformers"):
+        w.TransformersLLM(TEMPLATE).chat(QUESTION, [])
+    with pytest.raises(w.BackendError, match="System role"):
+        w.TransformersLLM("refuse").chat(QUESTION, [])
+    with pytest.raises(w.BackendError, match="对话模板"):
+        w.TransformersLLM("")
+    with pytest.raises(w.BackendError, match="模型目录"):
+        w.TransformersLLM("/nowhere")
+
+
+def test_transformers_missing_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(w.BackendError, match="pip install transformers torch"):
         w.TransformersLLM("/nowhere")

@@ -1,11 +1,19 @@
 """§12 and §13: the loop with a scripted model. Events, no sleeping; every call one result."""
 
+import contextvars
+import itertools
 import json
+import math
+import sys
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import w4d3_tools_mcp
 from w4d3_tools_mcp import (
+    LATE,
     REPEATED,
     BackendError,
     CallFinished,
@@ -15,6 +23,7 @@ from w4d3_tools_mcp import (
     MockLLM,
     ModelAnswered,
     ModelAsked,
+    SchemaError,
     Tool,
     ToolCall,
     ToolError,
@@ -64,6 +73,15 @@ def assert_every_call_has_one_result_in_order(messages):
             assert waiting == []
             waiting = [call["id"] for call in message.get("tool_calls", ())]
     assert waiting == []
+
+
+def statuses(events):
+    return [e.result.status for e in events if isinstance(e, CallFinished)]
+
+
+def assert_it_can_be_sent(messages):
+    json.dumps(messages, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    assert_every_call_has_one_result_in_order(messages)
 
 
 def test_an_answer_without_calls_ends_the_run():
@@ -164,7 +182,6 @@ def test_all_tools_of_a_turn_share_one_deadline():
         clock=clock,
     )
     assert [e.result.status for e in events if isinstance(e, CallFinished)] == ["timed_out"] * 6
-    assert threading.active_count() < 30  # one timer for the turn, not one per call in a row
 
 
 def test_a_tool_may_set_its_own_time():
@@ -196,6 +213,76 @@ def test_the_same_arguments_in_another_order_or_spelling_are_the_same_call():
     assert events[-1].reason == "same_call"
 
 
+def test_a_live_tool_runs_every_time_and_is_never_a_repetition():
+    progress = iter(range(100))
+    live = tool("poll", lambda a: next(progress), labels={"live", "read_only"})
+    messages, events = run([calls(("poll", {}))] * 6 + [Turn("好")], [live])
+    assert results(messages) == list("012345") and events[-1].reason == "answered"
+
+
+class Acting:
+    """A tool that acts, and goes on after its time is up until `let_go`."""
+
+    def __init__(self, label):
+        self.began, self.go = [], threading.Event()
+        self.tool = tool("pay", self._run, labels={label}, seconds=0.05)
+
+    def _run(self, args):
+        self.thread = threading.current_thread()
+        self.began.append(args)
+        assert self.go.wait(10)
+        return "付了"
+
+    def let_go(self, messages):
+        """An answer of the model that waits for the end of the call and makes it again."""
+        self.go.set()
+        self.thread.join(10)
+        return calls(("pay", {"n": 1}))
+
+
+@pytest.mark.parametrize("label", ["sends", "irreversible"])
+@pytest.mark.parametrize("again", [{"n": 1}, {"n": 2}])
+def test_an_acting_tool_that_is_still_running_is_not_run_again(label, again):
+    acting = Acting(label)
+    script = [calls(("pay", {"n": 1})), calls(("pay", again)), calls(("pay", again)), Turn("好")]
+    messages, events = run(script, [acting.tool])
+    acting.go.set()
+    assert acting.began == [{"n": 1}] and statuses(events) == ["timed_out", "limited", "limited"]
+    assert "可能仍会发生" in results(messages)[0] and "再试" not in results(messages)[0]
+    assert "没有执行" in results(messages)[1]
+
+
+def test_the_same_call_twice_in_one_turn_does_not_hide_the_one_that_runs():
+    acting = Acting("sends")
+    twice = calls(("pay", {"n": 1}), ("pay", {"n": 1}))
+    messages, events = run([twice, calls(("pay", {"n": 1})), Turn("好")], [acting.tool])
+    acting.go.set()
+    assert len(acting.began) == 1 and statuses(events) == ["timed_out", "timed_out", "limited"]
+
+
+def test_a_late_result_is_given_to_the_same_call_which_is_not_run_again():
+    acting = Acting("sends")
+    other = [calls(("t", {}))]
+    script = [calls(("pay", {"n": 1})), *other, acting.let_go, Turn("好")]
+    messages, events = run(script, [acting.tool, tool("t", lambda a: 1)])
+    assert len(acting.began) == 1 and results(messages)[2] == f"付了\n{LATE}"
+
+
+def test_another_acting_tool_does_not_wait_for_one_that_is_still_running():
+    acting, other = Acting("sends"), tool("send", lambda a: "发了", labels={"sends"})
+    messages, _ = run([calls(("pay", {})), calls(("send", {})), Turn("好")], [acting.tool, other])
+    acting.go.set()
+    assert results(messages)[1] == "发了"
+
+
+def test_a_call_that_never_got_its_turn_says_so():
+    acting = Acting("sends")
+    messages, events = run([calls(("pay", {"n": 1}), ("pay", {"n": 2})), Turn("好")], [acting.tool])
+    acting.go.set()
+    assert statuses(events) == ["timed_out"] * 2 and "没有执行" in results(messages)[1]
+    assert len(acting.began) == 1 and "没有执行" not in results(messages)[0]
+
+
 def test_a_failed_call_may_be_tried_again():
     ran = []
 
@@ -215,10 +302,10 @@ def test_a_tool_that_raises_what_it_likes_still_gets_one_result():
     def run_(args):
         raise KeyboardInterrupt
 
-    messages, _ = run(
+    messages, events = run(
         [calls(("t", {})), Turn("好")], [tool("t", run_)], limits=Limits(seconds=None)
     )
-    assert "中断" in results(messages)[0]
+    assert "KeyboardInterrupt" in results(messages)[0] and events[-1].reason == "answered"
 
 
 def test_another_call_between_starts_the_count_again():
@@ -243,12 +330,37 @@ def test_a_limit_refuses_the_pending_calls_and_keeps_the_last_text(limits, turn,
     assert_every_call_has_one_result_in_order(messages)
 
 
+BAD = [0, -1, math.inf, -math.inf, math.nan, 1e20, 10**20, "5", True, [5]]
+
+
+@pytest.mark.parametrize("name", Limits._fields)
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_limits_that_make_no_sense_are_refused_by_name(name, bad):
+    with pytest.raises(SchemaError, match=f"Limits.*{name}.*None"):
+        run([Turn("好")], [], limits=Limits(**{name: bad}))
+
+
+@pytest.mark.parametrize("limits", [Limits(seconds=10**9), Limits(*[1] * 5), Limits(seconds=1e-9)])
+def test_limits_that_make_sense_are_taken(limits):
+    messages, _ = run([calls(("t", {"n": 1})), Turn("好")], [tool("t", lambda a: 1)], limits=limits)
+    assert_it_can_be_sent(messages)
+
+
 def test_limits_can_be_switched_off():
     script = [calls(("t", {"n": 1}), usage=Usage(10**9, 0))] * 30 + [Turn("好")]
-    off = Limits(turns=None, tokens=None, same_call=None, seconds=None)
-    messages, events = run(script, [tool("t", lambda a: "r")], limits=off)
-    assert events[-1].reason == "answered"
+    off = Limits(*[None] * len(Limits._fields))
+    messages, events = run(script, [tool("t", lambda a: "r" * 9999)], limits=off)
+    assert events[-1].reason == "answered" and len(results(messages)[0]) == 9999
     assert results(messages)[-1].count(REPEATED) == 1
+
+
+def test_the_limits_are_those_of_the_lecture():
+    assert Limits() == (8, 30.0, 200_000, 3, 1500)
+
+
+def test_the_loop_prints_nothing(capfd):
+    run([calls(("t", {}), ("nope", {}), ("t", "{bad")), Turn("好")], [tool("t", lambda a: 1)])
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_answer_inside_the_limits_counts_even_when_the_budget_is_spent():
@@ -298,6 +410,59 @@ def test_unknown_tools_and_bad_arguments_are_results_not_exceptions():
     assert_every_call_has_one_result_in_order(messages)
 
 
+class Interrupt:
+    """A trace function that raises KeyboardInterrupt once, after so many steps of the product."""
+
+    def __init__(self, steps, opcodes):
+        self.steps, self.opcodes = steps, opcodes
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename != w4d3_tools_mcp.__file__:
+            return None
+        frame.f_trace_opcodes = self.opcodes
+        self.steps -= 1
+        if self.steps == 0:
+            raise KeyboardInterrupt
+        return self
+
+
+def interrupted_runs(opcodes):
+    """The history of one run after the other, each interrupted one step later than the last."""
+    pay = tool("pay", lambda a: "付了", labels={"sends"})
+    tools = ToolRegistry([tool("t", lambda a: a["n"]), pay])
+    for step in itertools.count(1, 31 if opcodes else 1):
+        script = [calls(("t", {"n": 1}), ("pay", {})), calls(("t", {"n": 1})), Turn("好")]
+        messages = [{"role": "user", "content": "问"}]
+        interrupt, before = Interrupt(step, opcodes), sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            list(run_tool_loop(MockLLM(script), tools, messages, approve=lambda call: True))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        yield messages
+        if interrupt.steps > 0:
+            return
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("opcodes", [False, True])
+def test_ctrl_c_at_any_step_leaves_a_history_that_can_be_sent_again(opcodes):
+    lengths = set()
+    for messages in interrupted_runs(opcodes):
+        assert_it_can_be_sent(messages)
+        lengths.add(len(messages))
+    assert lengths == {1, 4, 6, 7}
+
+
+def test_every_call_has_its_answer_at_every_event():
+    messages = [{"role": "user", "content": "问"}]
+    script = [calls(("t", {"n": 1}), ("t", {"n": 2})), calls(("t", {"n": 3})), Turn("好")]
+    for _ in run_tool_loop(MockLLM(script), ToolRegistry([tool("t", lambda a: 1)]), messages):
+        assert_it_can_be_sent(messages)
+
+
 def test_ctrl_c_inside_a_tool_wait_leaves_a_complete_history():
     def interrupted(call):
         raise KeyboardInterrupt
@@ -336,6 +501,211 @@ def test_a_refused_call_is_not_run():
         approve=lambda call: "2" in call.arguments,
     )
     assert ran == [2] and "没有批准" in results(messages)[0]
+
+
+def test_an_approval_that_fails_is_a_refusal_with_its_reason():
+    def approve(call):
+        raise OSError("no terminal")
+
+    ran = []
+    script = [calls(("t", {})), Turn("好")]
+    messages, events = run(script, [tool("t", lambda a: ran.append(1))], approve=approve)
+    assert ran == [] and "no terminal" in results(messages)[0]
+    assert statuses(events) == ["cancelled"] and events[-1].reason == "answered"
+
+
+class Loud:
+    def __repr__(self):
+        raise RuntimeError
+
+
+HALF = "x\ud800"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ToolCall("a", "t", {}),
+        ToolCall("a", "t", {"n": 1}),
+        ToolCall("a", "t", {1: 2, None: {3}, "x": object()}),
+        ToolCall("a", "t", {"n": math.nan}),
+        ToolCall("a", "t", {"n": Loud()}),
+        ToolCall("a", "t", None),
+        ToolCall("a", "t", 5),
+        ToolCall("a", "t", ["n"]),
+        ToolCall("a", "t", b"\xff"),
+        ToolCall("a", "t", {"n": 10**5000}),
+        ToolCall("a", ["t"], "{}"),
+        ToolCall("a", {"t": 1}, "{}"),
+        ToolCall("a", None, "{}"),
+        ToolCall(None, "t", "{}"),
+        ToolCall(5, "t", "{}"),
+        ToolCall(["a"], "t", "{}"),
+        ToolCall(HALF, HALF, f'{{"n": "{HALF}"}}', {HALF: HALF}),
+        ToolCall("a", "t", {HALF: HALF}),
+        ToolCall("a", "t", "{}", {"id": "b", "type": "x", "function": None, "sig": {1, 2}}),
+        ToolCall("a", "t", "{}", {"sig": Loud()}),
+    ],
+    ids=lambda call: str(type(call.arguments)),
+)
+def test_a_call_of_any_shape_gets_one_result(call):
+    turn = Turn(HALF, (call, call), "tool_calls", None, HALF, {HALF: HALF})
+    messages, events = run([turn, turn, Turn(HALF)], [tool("t", lambda a: HALF)])
+    assert_it_can_be_sent(messages)
+    assert len(results(messages)) == 4 and events[-1].reason == "answered"
+    sent = messages[1]["tool_calls"][0]
+    assert sent["type"] == "function" and set(sent["function"]) == {"name", "arguments"}
+    assert sent["id"] == messages[2]["tool_call_id"] and type(sent["function"]["name"]) is str
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"role": "user"},
+        {"content": None},
+        {"tool_calls": [{"id": "b"}]},
+        {"role": 5, "x": {1}},
+    ],
+)
+def test_unknown_keys_replace_nothing_that_the_loop_relies_on(extra):
+    script = [calls(("t", {}), text="先查")._replace(extra=extra), Turn("好", extra=extra)]
+    messages, _ = run(script, [tool("t", lambda a: 1)])
+    assert_it_can_be_sent(messages)
+    first, last = messages[1], messages[-1]
+    assert (first["role"], first["content"], len(first["tool_calls"])) == ("assistant", "先查", 1)
+    assert (last["role"], last["content"], "tool_calls" in last) == ("assistant", "好", False)
+
+
+@pytest.mark.parametrize(
+    "usage, total",
+    [
+        (Usage(None, 1), Usage(0, 1)),
+        (Usage("7", 1.5, [1]), Usage()),
+        (Usage(-5, math.nan, 2), Usage(0, 0, 2)),
+        (Usage(3, 4), Usage(3, 4)),
+        ({"input": 1}, Usage()),
+    ],
+)
+def test_usage_that_is_no_number_counts_as_nothing(usage, total):
+    _, events = run([Turn("好", usage=usage)], [])
+    assert events[-1].usage == total
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [Turn(None), Turn("", None), Turn("", [], None), Turn(reasoning=None), Turn("", extra={})],
+)
+def test_a_field_that_is_missing_has_its_default(turn):
+    messages, events = run([turn], [])
+    assert events[-1].reason == "answered" and messages[1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "好",
+        {"text": "好"},
+        5,
+        Turn(5),
+        Turn(["好"]),
+        Turn(b"x"),
+        Turn("", 5),
+        Turn("", "abc"),
+        Turn("", [None]),
+        Turn("", [{"name": "t"}]),
+        Turn("", (), 5),
+        Turn("", usage=5),
+        Turn("", reasoning=[1]),
+        Turn("", extra=5),
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_no_turn_ends_the_run_with_a_reason(answer):
+    class Model:
+        def chat(self, messages, tools, tool_choice, on_delta):
+            return answer
+
+    messages = [{"role": "user", "content": "问"}]
+    with pytest.raises(BackendError, match="Turn"):
+        list(run_tool_loop(Model(), ToolRegistry(), messages))
+    assert messages == [{"role": "user", "content": "问"}]
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.binary(max_size=3)
+    # lone surrogates included
+    | st.text(st.characters(), max_size=5)
+    | st.sampled_from(["t", "{}", '{"n": 1}', "length"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | st.integers() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+odd_calls = st.builds(ToolCall, *[anything] * 4)
+fields = [
+    anything,
+    st.lists(odd_calls | anything, max_size=3),
+    anything,
+    anything,
+    anything,
+    anything,
+]
+odd_turns = st.builds(Turn, *fields) | st.builds(Turn, calls=st.lists(odd_calls, max_size=3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(odd_turns, max_size=4))
+def test_whatever_a_model_answers_the_history_can_be_sent(turns):
+    messages = [{"role": "user", "content": "问"}]
+    tools = ToolRegistry([tool("t", lambda a: a)])
+    try:
+        *_, end = run_tool_loop(MockLLM([*turns, Turn("好")]), tools, messages)
+        assert isinstance(end, Finished)
+    except BackendError as error:
+        assert "Turn" in str(error)
+    assert_it_can_be_sent(messages)
+
+
+def test_a_clock_that_fails_in_a_tool_thread_costs_only_the_call():
+    def clock():
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("no clock")
+        return 0.0
+
+    off = Limits(seconds=None)
+    script = [calls(("t", {})), Turn("好")]
+    messages, _ = run(script, [tool("t", lambda a: 1)], clock=clock, limits=off)
+    assert "no clock" in results(messages)[0]
+
+
+def test_a_system_without_threads_gets_results_that_say_so(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    messages, _ = run(
+        [calls(("t", {})), Turn("好")], [tool("t", lambda a: 1)], limits=Limits(seconds=None)
+    )
+    assert "没有执行" in results(messages)[0]
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
+
+
+def test_context_variables_reach_the_tools():
+    async def read():
+        return VARIABLE.get()
+
+    VARIABLE.set("here")
+    script = [calls(("plain", {}), ("later", {})), Turn("好")]
+    tools = [tool("plain", lambda a: VARIABLE.get()), tool("later", lambda a: read())]
+    assert results(run(script, tools)[0]) == ["here", "here"]
 
 
 def test_a_backend_error_reaches_the_caller_with_a_history_that_can_be_sent_again():
@@ -391,3 +761,12 @@ def test_deltas_reach_the_caller():
 def test_the_mock_reads_the_history():
     model = MockLLM([lambda messages: Turn(str(last_result(messages)["x"]))])
     assert model.chat([{"role": "tool", "content": '{"x": 5}'}], []).text == "5"
+
+
+@pytest.mark.parametrize("text, value", [("[" * 9000, "[" * 9000), ("文字", "文字"), ("[1]", [1])])
+def test_the_last_result_is_json_or_text(text, value):
+    assert last_result([{"role": "tool", "content": text}]) == value
+
+
+def test_without_a_result_there_is_no_last_one():
+    assert last_result([{"role": "user", "content": "问"}]) is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -130,10 +131,74 @@ def test_toml_block_survives_windows_paths():
 def test_printed_command_is_absolute_and_starts_a_server():
     _, out, _ = run("--mcp-config", "claude", "--notes", ".")
     block = json.loads(out[out.index("{") : out.rindex("}") + 1])["mcpServers"]["cme295-notes"]
-    assert os.path.isabs(block["command"]) and os.path.isabs(block["args"][0])
+    assert os.path.isabs(block["command"]) and m.__file__ in block["args"]
     assert os.path.isabs(block["args"][block["args"].index("--notes") + 1])
     with m.StdioServer([block["command"], *block["args"]]) as server:
         assert m.McpClient(server.send).connect().server["name"] == "cme295-notes"
+
+
+def started(command, folder, **variables):
+    """What a server that a host starts in that folder says of itself and its notes."""
+    messages = (
+        {"id": 1, "method": "ping"},
+        {"id": 2, "method": "resources/list"},
+        {"id": 3, "method": "tools/call", "params": {"name": "where", "arguments": {}}},
+    )
+    done = subprocess.run(
+        command,
+        input=b"".join(
+            json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages
+        ),
+        capture_output=True,
+        timeout=30,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **variables},
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    return {m["id"]: m for m in map(json.loads, done.stdout.decode("utf-8").splitlines())}
+
+
+WHERE = '''
+import sys
+import w4d3_tools_mcp
+
+def where() -> str:
+    """在哪里。"""
+    copies = {id(module) for module in sys.modules.values() if hasattr(module, "McpServer")}
+    return f"{len(copies)} {w4d3_tools_mcp.__file__} {sys.argv[0]}"
+'''
+
+
+@pytest.mark.parametrize("kept", ["cache", "no cache", "read-only", "renamed"])
+def test_printed_command_finds_this_file_and_its_notes_from_any_folder(tmp_path, kept):
+    home, elsewhere = tmp_path / "课程 1", tmp_path / "elsewhere"
+    for folder in (home / "notes", elsewhere):
+        folder.mkdir(parents=True)
+    script = home / ("renamed.py" if kept == "renamed" else "w4d3_tools_mcp.py")
+    shutil.copy(m.__file__, script)
+    (home / "notes" / "one.md").write_text("# 一\n\n甲\n", "utf-8")
+    for name in ("w4d3_tools_mcp", "json", "os", "typing", "threading"):
+        (elsewhere / f"{name}.py").write_text("raise SystemExit('shadow')", "utf-8")
+    tools = home / "my_tools.py"
+    tools.write_text(WHERE, "utf-8")
+    printed = subprocess.run(
+        [sys.executable, str(script), "--mcp-config", "claude", "--tools", str(tools)],
+        capture_output=True,
+        cwd=elsewhere,
+    ).stdout.decode("utf-8")
+    block = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
+    entry = block["mcpServers"]["cme295-notes"]
+    assert str(script) in entry["args"] and ("-c" in entry["args"]) == (kept != "renamed")
+    if kept == "read-only":
+        home.chmod(0o500)
+    variables = {"PYTHONDONTWRITEBYTECODE": "1"} if kept == "no cache" else {}
+    try:
+        replies = started([entry["command"], *entry["args"]], elsewhere, **variables)
+    finally:
+        home.chmod(0o700)
+    assert replies[2]["result"]["resources"][0]["name"] == "one"
+    found = replies[3]["result"]["content"][0]["text"]
+    assert found == f"1 {script} {script}"
 
 
 def test_write_keeps_everything_else_and_a_copy(tmp_path):

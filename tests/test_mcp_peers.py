@@ -13,6 +13,8 @@ import sys
 
 import pytest
 
+import w4d3_tools_mcp as m
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCRIPT = ROOT / "w4d3_tools_mcp.py"
@@ -117,3 +119,43 @@ def test_fastmcp_command_line_lists_our_tools():
     python = pathlib.Path(python_of("fm"))
     listed = run([str(python.with_name("fastmcp")), "list", "--command", " ".join(SERVER)])
     assert all(name in listed for name in TOOLS)
+
+
+# ── Our client and doctor against official servers ──
+
+LOCKED = {"locked", "wrong lines"}
+SERVERS = {
+    "v2": ("2026-07-28", LOCKED),
+    "fm": ("2026-07-28", LOCKED),
+    "v1": ("2025-11-25", {"wrong lines"}),
+    "ts1": ("2025-11-25", {"$schema", "wrong lines"}),
+}
+
+
+def official_server(name):
+    if name.startswith("ts"):
+        return [node_for(name), str(DRIVERS / "ts_server.mjs"), str(PEERS / name)]
+    return [python_of(name), str(DRIVERS / "py_server.py")]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_our_client_uses_an_official_server(name):
+    with m.StdioServer(official_server(name)) as server:
+        client = m.McpClient(server.send, restart=server.restart, probe_seconds=20).connect()
+        assert client.revision == SERVERS[name][0] and client.server["name"] == "peer"
+        tools = client.tools()
+        assert tools.names == ["add", "fail"] and "read_only" in tools["add"].labels
+        assert tools.call(m.ToolCall("1", "add", {"a": 2, "b": 3})).text == "5"
+        assert tools.call(m.ToolCall("2", "add", {"a": "x"})).status == "bad_arguments"
+        assert tools.call(m.ToolCall("3", "fail", {})).status == "failed"
+        assert client.pages("resources/list", "resources")[0]["uri"] == "test://one"
+        read = client.request("resources/read", {"uri": "test://one"})
+        assert read["contents"][0]["text"] == "text"
+        got = client.request("prompts/get", {"name": "ask", "arguments": {"topic": "KV"}})
+        assert got["messages"][0]["content"]["text"] == "KV"
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_doctor_knows_what_official_servers_do(name):
+    found = list(m.mcp_examine(official_server(name)))
+    assert {key for key, _ in found} == SERVERS[name][1], found

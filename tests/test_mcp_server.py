@@ -591,6 +591,48 @@ def test_cancelled_call_sends_nothing_more_and_the_tool_hears_of_it(server, vers
     assert call(server, "kv_cache_gib", KV, id=7)
 
 
+def test_id_that_is_free_again_belongs_to_the_second_request(server):
+    """Modern clients may use the id of a cancelled request again while its tool still runs."""
+    first = Held(server)
+    thread = first.start(server.begin(message("tools/call", {"name": "hold"}, id=7)))
+    server.handle(cancelled(7))
+    second = server.begin(message("tools/call", {"name": "fail"}, id=7))
+    assert first.finish(thread) == []
+    sent = []
+    second.run(sent.append)
+    assert only(sent)["id"] == 7 and server.open == {}
+
+
+def test_request_cancelled_while_it_waits_in_a_batch_is_not_run(server):
+    ran = []
+    server.tools.register(lambda_tool(ran))
+    held = Held(opened(server, "2025-03-26"))
+    batch = [
+        message("tools/call", {"name": "hold"}, id=7),
+        message("tools/call", {"name": "note_run"}, id=8),
+    ]
+    thread = held.start(server.begin(batch))
+    server.handle(cancelled(8))
+    replies = only_batch(held.finish(thread))
+    assert [reply["id"] for reply in replies] == [7] and ran == []
+
+
+@pytest.mark.parametrize("total", [math.nan, math.inf, -math.inf, None])
+def test_total_that_is_no_number_is_left_out(server, total):
+    def odd_total() -> str:
+        """报告没有意义的总数。"""
+        m.report_progress(1, total)
+        m.report_progress(math.nan, 10)
+        m.report_progress(math.inf, 10)
+        return "完"
+
+    server.tools.register(odd_total)
+    sent = server.handle(message("tools/call", {"name": "odd_total"}, progressToken=1))
+    assert [note["params"]["progress"] for note in sent[:-1]] == [0, 1]
+    assert all("total" not in note["params"] for note in sent[:-1])
+    assert all(m.encode(note) for note in sent)
+
+
 def cancelled(id):
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
 
@@ -716,7 +758,8 @@ def test_files_are_listed_and_read_whole(server):
 
 def test_every_section_is_readable_by_the_template(server):
     template = result(server, "resources/templates/list")["resourceTemplates"][0]["uriTemplate"]
-    for name, note in server.sections.items():
+    named = {note.section: note for note in server.outline} | server.files
+    for name, note in named.items():
         uri = template.replace(
             "{note}",
             "".join(
@@ -790,6 +833,10 @@ def test_explained_section_comes_along(server):
         {"name": "quiz_me", "arguments": {"topic": ""}},
         {"name": "quiz_me", "arguments": {"topic": "x", "count": "many"}},
         {"name": "quiz_me", "arguments": {"topic": "x", "count": 3}},
+        {"name": "quiz_me", "arguments": {"topic": "x", "count": "9" * 5000}},
+        {"name": "quiz_me", "arguments": {"topic": "x", "count": "21"}},
+        {"name": "quiz_me", "arguments": {"topic": "x", "count": "²"}},
+        {"name": "quiz_me", "arguments": {"topic": "x", "server": "y"}},
         {"name": "quiz_me", "arguments": {"topic": "x", "other": "y"}},
         {"name": "quiz_me", "arguments": []},
         {"name": "explain_section", "arguments": {"section": "no such section"}},
@@ -825,7 +872,7 @@ def test_completion_comes_from_the_sections(server):
 
 def test_completion_gives_at_most_a_hundred(server):
     notes = [m.Note("n", f"n > {i}", f"title {i}", i, "t", 2) for i in range(250)]
-    server.sections = {note.section: note for note in notes}
+    server.outline = notes
     found = complete(server, {"type": "ref/prompt", "name": "quiz_me"}, "topic", "title")
     assert (len(found["values"]), found["total"], found["hasMore"]) == (100, 250, True)
 
@@ -850,6 +897,75 @@ def test_completion_gives_at_most_a_hundred(server):
 )
 def test_completion_of_nothing_known_is_refused(server, params):
     assert error(server, "completion/complete", params)["code"] == -32602
+
+
+# ── A large folder ──
+
+
+class Counting(m.LargeNotesIndex):
+    """Counts what is read; reading every text at once is an error."""
+
+    reads = 0
+
+    def _ask(self, work, in_memory):
+        self.reads += 1
+        return super()._ask(work, in_memory)
+
+    @property
+    def sections(self):
+        raise AssertionError("all texts at once")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """1,000 files of ten sections."""
+    root = tmp_path_factory.mktemp("large")
+    for number in range(1000):
+        parts = [f"## §{k} 主题 {number}-{k}\n\n细节 {number} {k}\n" for k in range(1, 10)]
+        (root / f"file{number:04}.md").write_text(
+            f"# 第 {number} 篇\n\n" + "\n".join(parts), "utf-8"
+        )
+    return root, tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def large_server(large):
+    root, cache = large
+    notes = Counting(str(root), str(cache), large=1)
+    return m.McpServer(m.built_in_tools(notes), notes)
+
+
+def test_nothing_is_read_before_it_is_needed(large_server):
+    for method in ("server/discover", "tools/list", "prompts/list", "resources/templates/list"):
+        result(large_server, method, version=MODERN)
+    call(large_server, "kv_cache_gib", KV)
+    assert large_server.notes.reads == 0
+
+
+def test_large_folder_is_listed_read_and_completed_without_all_its_texts(large_server):
+    uris, cursor = [], None
+    while cursor is not None or not uris:
+        page = result(large_server, "resources/list", {"cursor": cursor} if cursor else None)
+        uris += [resource["uri"] for resource in page["resources"]]
+        cursor = page.get("nextCursor")
+    assert len(set(uris)) == 1000 and large_server.notes.reads == 1
+    answer = call(large_server, "search_notes", {"query": "细节 777 7"}, MODERN)
+    links = [block["uri"] for block in answer["content"] if block["type"] == "resource_link"]
+    for uri in (uris[0], uris[-1], *links):
+        read = result(large_server, "resources/read", {"uri": uri}, MODERN)
+        assert "细节" in only_content(read)["text"]
+    assert (
+        "细节 0 9"
+        in result(large_server, "resources/read", {"uri": uris[0]})["contents"][0]["text"]
+    )
+    reads = large_server.notes.reads
+    found = complete(large_server, {"type": "ref/prompt", "name": "quiz_me"}, "topic", "主题 99")
+    assert found["total"] == 99 and len(found["values"]) == 99 and not found["hasMore"]
+    found = complete(
+        large_server, {"type": "ref/prompt", "name": "explain_section"}, "section", "f"
+    )
+    assert found["total"] == 10_000 and len(found["values"]) == 100 and found["hasMore"]
+    assert large_server.notes.reads == reads
 
 
 # ── Anything at all ──

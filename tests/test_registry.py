@@ -1,12 +1,18 @@
 """§4: registration refuses what hosts refuse; a call always gives a result."""
 
 import asyncio
+import contextvars
+import copy
 import dataclasses
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import math
+import subprocess
+import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -19,6 +25,7 @@ from w4d3_tools_mcp import (
     LABELS,
     RESULT_CHARACTERS,
     RESULT_STATUS,
+    STREAM_ITEMS,
     SchemaError,
     Tool,
     ToolCall,
@@ -66,6 +73,9 @@ def test_legal_names_are_taken(name):
     assert ToolRegistry([tool(name=name)]).names == [name]
 
 
+BAD = [0, -1, math.inf, math.nan, 1e20, "5", True, [5]]
+
+
 @pytest.mark.parametrize(
     "fault, options",
     [
@@ -73,6 +83,19 @@ def test_legal_names_are_taken(name):
         ("缺少说明", {"description": None}),
         ("上限", {"description": "长" * 1025}),
         ("标签", {"labels": frozenset({"nonsense"})}),
+        ("标签", {"labels": {"read_only", 5}}),
+        ("标签", {"labels": [["read_only"]]}),
+        ("标签", {"labels": "read_only"}),
+        ("标签", {"labels": None}),
+        ("run", {"run": None}),
+        ("title", {"title": None}),
+        ("output", {"output": "{}"}),
+        *(
+            (f"{name} 应该是大于 0", {name: bad})
+            for name in ("seconds", "characters")
+            for bad in BAD
+        ),
+        ("characters", {"characters": 1.5}),
         ("参数模式", {"parameters": {"type": "array"}}),
         ("参数模式", {"parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}),
         ("参数模式", {"parameters": "{}"}),
@@ -81,6 +104,28 @@ def test_legal_names_are_taken(name):
 def test_bad_definitions_raise_at_registration(fault, options):
     with pytest.raises(SchemaError, match=fault):
         ToolRegistry([tool(**options)])
+
+
+def test_every_fault_of_a_definition_is_named_at_once():
+    with pytest.raises(SchemaError) as caught:
+        ToolRegistry([tool(title=5, seconds="x", labels=None)])
+    assert all(word in str(caught.value) for word in ("a_tool", "title", "seconds", "labels"))
+
+
+def test_characters_that_cannot_be_sent_are_replaced():
+    odd = tool(description="说明\ud800", title="\udfff", parameters={**EMPTY, "title": "\ud800"})
+    registry = ToolRegistry([odd])
+    json.dumps([registry.schemas(), registry["a_tool"].title], ensure_ascii=False).encode("utf-8")
+
+
+def test_nobody_outside_can_change_a_registered_tool():
+    parameters = copy.deepcopy(EMPTY)
+    registry = ToolRegistry([tool(parameters=parameters)])
+    before = copy.deepcopy(registry.schemas())
+    parameters["properties"]["n"] = {"type": "integer"}
+    registry.schemas()[0]["parameters"]["properties"]["m"] = {}
+    registry["a_tool"].schema()["parameters"]["required"] = ["m"]
+    assert registry.schemas() == before and call(registry).text == "好"
 
 
 def test_a_taken_name_is_refused():
@@ -114,6 +159,16 @@ def test_a_function_may_carry_its_own_options():
 
     slow.tool = {"title": "慢工具", "seconds": 5.0}
     assert ToolRegistry([slow])["slow"].title == "慢工具"
+
+
+@pytest.mark.parametrize("own", [{"colour": "red"}, {5: 1}, 5, "title"])
+def test_options_that_do_not_exist_are_refused_by_name(own):
+    def slow():
+        """慢。"""
+
+    slow.tool = own
+    with pytest.raises(SchemaError, match="slow.*labels.*seconds"):
+        ToolRegistry([slow])
 
 
 def test_a_function_without_docstring_is_refused_by_name():
@@ -194,6 +249,82 @@ def test_async_functions_run_inside_a_running_event_loop():
     assert asyncio.run(host()) == "2"
 
 
+VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
+
+
+async def reads_variable() -> str:
+    """读变量。"""
+    return VARIABLE.get()
+
+
+async def numbers(count):
+    for number in range(count):
+        yield number
+
+
+async def gives_generator():
+    return numbers(2)
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: numbers(3), "[0, 1, 2]"),
+        (gives_generator, "[0, 1]"),
+        (lambda: numbers(0), "[]"),
+        (lambda: numbers(10**9), None),
+    ],
+)
+def test_asynchronous_generators_are_read_to_a_bound(make, text):
+    result = call(ToolRegistry([tool(lambda args: make())]), characters=None)
+    assert result.status == "ok" and text in (result.text, None)
+    assert text or (len(result.value) == STREAM_ITEMS + 1 and "太长" in result.value[-1])
+
+
+def test_context_variables_reach_async_tools():
+    VARIABLE.set("here")
+    assert call(ToolRegistry([reads_variable]), "reads_variable").text == "here"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_an_async_tool_that_raises_what_it_likes_becomes_a_result(error):
+    async def fails():
+        raise error
+
+    results = []
+    registry = ToolRegistry([tool(lambda args: fails())])
+
+    def work():  # as in the loop: Ctrl-C itself goes to the main thread only
+        try:
+            results.append(call(registry).status)
+        except KeyboardInterrupt:
+            results.append("failed")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert results == ["failed"]
+
+
+def test_a_process_does_not_wait_for_async_tools_that_never_end():
+    code = """
+import asyncio, threading, w4d3_tools_mcp as w
+async def hangs() -> int:
+    "一直等。"
+    begun.set()
+    await asyncio.sleep(3600)
+begun = threading.Event()
+call = w.ToolRegistry([hangs]).call
+threading.Thread(target=call, args=[w.ToolCall("", "hangs", "")], daemon=True).start()
+print(begun.wait(20))
+"""
+    root = Path(__file__).resolve().parent.parent
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, timeout=60, encoding="utf-8"
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("True\n", "", 0)
+
+
 class Pair(NamedTuple):
     a: int
     b: str
@@ -245,6 +376,35 @@ def endless():
         yield 1
 
 
+def nested_generators():
+    while True:
+        yield nested_generators()
+
+
+class BrokenRepr:
+    def __repr__(self):
+        raise SystemExit
+
+
+class LongRepr:
+    def __repr__(self):
+        return "x" * 10**6
+
+
+def shared():
+    items = [1]
+    for _ in range(60):  # 2**60 items when written out
+        items = [items, items]
+    return items
+
+
+def deep():
+    items = []
+    for _ in range(100_000):
+        items = [items]
+    return items
+
+
 def self_containing():
     items = []
     items.append(items)
@@ -255,8 +415,20 @@ def self_containing():
     "make",
     [
         endless,
+        nested_generators,
+        lambda: itertools.count(),
+        lambda: {"a": [endless(), endless()]},
+        lambda: iter([range(10**9)] * 3),
+        lambda: range(10**9),
+        lambda: {"a": range(10**9), "b": range(10**9)},
+        shared,
+        deep,
+        BrokenRepr,
+        LongRepr,
+        lambda: [BrokenRepr(), LongRepr()],
         self_containing,
         lambda: 10**5000,
+        lambda: [-(10**5000)],
         object,
         lambda: b"\xff",
         lambda: 1j,
@@ -289,6 +461,12 @@ class BrokenMessage(Exception):
         (RecursionError("deep"), "RecursionError"),
         (MemoryError(), "MemoryError"),
         (BrokenMessage(), "BrokenMessage"),
+        (type("Ends", (Exception,), {"__str__": lambda e: sys.exit()})(), "Ends"),
+        (type("Odd", (Exception,), {"__str__": lambda e: 5, "__repr__": lambda e: 5})(), "Odd"),
+        (type("Mute", (ToolError,), {"__str__": lambda e: sys.exit()})(), "没有说明"),
+        (ToolError(), "没有说明"),
+        (GeneratorExit(), "GeneratorExit"),
+        (ValueError("x" * 10**7), "xxx…"),
         (ValueError("a\nb\n  c"), "ValueError: a b c"),
         (ValueError("\ud800"), "ValueError: ?"),
         (StopIteration(), "StopIteration"),
@@ -308,9 +486,22 @@ def test_a_failing_tool_becomes_one_line(error, said):
         "ghp_abcdefghijklmnop1234",
         "AKIAABCDEFGHIJKLMNOP",
         "eyJhbGciOi.eyJzdWIiOi.abcdefgh",
+        "sk-proj-4fJ_x-9aBcdEfGh12345",
+        "sk-ant-api03-AbCd1234EfGh",
+        "sk_live_51Habcdefghijklm",
+        "github_pat_11ABCDEFG0abcdefghijkl_XYZ",
+        "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+        "glpat-xYz12_ab34cdEFghIJ",
+        "xoxb-123456789012-abcdefGHIJ",
+        "xapp-1-A0123456789-abcdef",
+        "hf_AbCdEfGhIjKlMnOpQrSt",
+        "npm_abcdefghij0123456789",
+        "ASIAABCDEFGHIJKLMNOP",
     ],
 )
-@pytest.mark.parametrize("form", ["key {}", "https://x/?k={}", "'{}'", "Authorization: Bearer {}"])
+@pytest.mark.parametrize(
+    "form", ["key {}", "密钥{}失败", "https://x/?k={}", "'{}'", "Authorization: Bearer {}"]
+)
 def test_keys_do_not_reach_the_model(secret, form):
     assert secret not in error_text(ValueError(form.format(secret)))
 
@@ -320,12 +511,52 @@ def test_keys_do_not_reach_the_model(secret, form):
     [
         ("No such file: '/home/someone/private/notes.md'", "/home", "notes.md"),
         (r"cannot open C:\Users\someone\notes.md", "someone", "notes.md"),
+        (r"cannot open C:\Program Files\Some One\notes.md", "Some", "notes.md"),
+        (r"cannot open C:\Program Files (x86)\Acme\notes.md", "Acme", "notes.md"),
+        (r"cannot open C:\Users\someone", "someone", "~"),
+        (r"No such file: 'C:\\Users\\someone\\notes.md'", "someone", "notes.md"),
+        ("cannot open C:/Users/someone/notes.md", "someone", "notes.md"),
+        (r"打开D:\数据\用户\notes.md失败", "用户", "notes.md失败"),
+        (r"cannot open \\server\share\dir\notes.md", "server", "notes.md"),
+        (r"cannot open '\\\\server\\share\\notes.md'", "server", "notes.md"),
+        ("see file:///home/someone/notes.md", "someone", "notes.md"),
+        ("see file:///C:/Users/someone/notes.md", "someone", "notes.md"),
+        ("see file://server/share/notes.md", "server", "notes.md"),
+        ("找不到/home/someone/notes.md", "someone", "找不到notes.md"),
+        ("文件：/home/someone/notes.md，", "someone", "notes.md，"),
+        ("读取/etc/passwd失败", "/etc", "passwd失败"),
+        ("error:/home/someone/notes.md", "someone", "notes.md"),
+        ("path=/home/someone/notes.md", "someone", "notes.md"),
+        ("(/home/someone/notes.md)", "someone", "(notes.md)"),
+        ("not allowed: /home/someone", "someone", "~"),
+        ("use /a/b or /c/d", "/a", "use b or d"),
         ("~/secret/dir/file.txt missing", "secret", "file.txt"),
-        ("password=hunter2 wrong", "hunter2", "password"),
-        ("api_key: abc123", "abc123", "api_key"),
-        ('{"token": "abc123"}', "abc123", "token"),
-        ("postgres://user:pw@host/db", "pw@", "host"),
         ("/home/a b/with blank/x.py failed", "with blank", "x.py"),
+        ("password=hunter2 wrong", "hunter2", "password"),
+        ('password="my secret pw" wrong', "secret pw", "wrong"),
+        ("{'password': 'hunter 2'}", "hunter", "password"),
+        ("pwd=hunter2", "hunter2", "pwd"),
+        ("密码：hunter2", "hunter2", "密码"),
+        ("密码:hunter2", "hunter2", "密码"),
+        ("口令＝hunter2", "hunter2", "口令"),
+        ("api_key: abc123", "abc123", "api_key"),
+        ("设置api_key=abc123", "abc123", "api_key"),
+        ('{"token": "abc123"}', "abc123", "token"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "FEMI", "AWS_SECRET"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "K7MD", "AWS_SECRET"),
+        ("Server=x;Pwd=hunter2;Database=d", "hunter2", "Database=d"),
+        ("Authorization: Basic dXNlcjpwYXNz", "dXNl", "Authorization"),
+        ("Authorization: Token abc", "abc", "Authorization"),
+        ("{'Authorization': 'Bearer abc'}", "abc", "Authorization"),
+        ("sent Basic dXNlcjpwYXNzd29yZA== to x", "dXNl", "to x"),
+        ("sent bearer abcdef to x", "abcdef", "to x"),
+        ("postgres://user:pw@host/db", "pw@", "host"),
+        ("postgresql+psycopg2://user:p@ss@host/db", "ss@", "host"),
+        ("redis://:pw@localhost:6379/0", "pw@", "localhost:6379/0"),
+        ("https://x/?key=abc123&b=1", "abc123", "b=1"),
+        ("https://x/y?a=1&sig=abc123", "abc123", "a=1"),
+        ("-----BEGIN RSA PRIVATE KEY----- MIIabc -----END RSA PRIVATE KEY----- x", "MII", " x"),
+        ("-----BEGIN PRIVATE KEY----- MIIabc", "MII", "已隐去"),
     ],
 )
 def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
@@ -334,10 +565,28 @@ def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
 
 
 @pytest.mark.parametrize(
-    "message", ["5 km/h", "2026/11/30", "and/or", "1/2 + 3/4", "n/a", "http://host/a/b"]
+    "message",
+    """sk-learn-estimator-failed|sk-learn-estimator-failed-2024|skipped_connections_total
+    hf_hub_download_failed|pk_users_v2_constraint|max_tokens: 4096|monkey=banana|primary key: id
+    KeyError: 'token'|token 已过期|密码错误|Bearer token missing|basic understanding of things
+    Basic JavaScript course|5 km/h|2026/11/30|and/or|1/2 + 3/4|n/a|http://host/a/b|a / b/c / d
+    https://host:8080/v1/models/x|输入/输出/错误|中/英/日/韩|价格 元/GB/月|支持mp3/wav/flac格式
+    </body></html>|+/- 5/6|C++ / Rust|application/json|text/html, */*|ratio 3:4|10:30:00|x: y
+    use (a/b) or c/d|打开/数据|http://[::1]/a/b""".replace("\n    ", "|").split("|"),
 )
-def test_ordinary_slashes_stay(message):
+def test_ordinary_words_and_slashes_stay(message):
     assert message in error_text(ValueError(message))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    """a a- /a /a/ a/ \\ (a) /(a)(b) eyJ. : ://: sk- sk-a ?key= /home C: token: a+. api_ aB1/
+    Basic -----BEGIN~PRIVATE~KEY----- ~ ~/ \\\\a' password=" """.split(),
+)
+def test_hiding_takes_no_more_than_a_moment(piece):
+    text = piece.replace("~", " ") * 10**5
+    assert len(error_text(ValueError(text))) < 400
+    assert len(error_text(ValueError("/" + text))) < 400
 
 
 def test_long_results_are_cut_and_say_so():
@@ -348,11 +597,18 @@ def test_long_results_are_cut_and_say_so():
 def test_a_tool_may_set_its_own_length():
     assert len(call(ToolRegistry([tool(lambda args: "字" * 5000, characters=4000)])).text) <= 4000
     assert len(call(ToolRegistry([tool(lambda args: "字" * 5000)]), characters=90).text) <= 90
+    assert len(call(ToolRegistry([tool(lambda args: "字" * 5000)]), characters=None).text) == 5000
 
 
-@given(st.text(max_size=200), st.integers(40, 120))
+def test_errors_of_every_kind_are_cut_too():
+    many = ToolRegistry([tool(name=f"tool_{n}") for n in range(2000)])
+    assert len(call(many, "nothing").text) <= RESULT_CHARACTERS
+    assert len(call(raising(ToolError("长" * 10**5)), characters=50).text) <= 50
+
+
+@given(st.text(max_size=200), st.integers(1, 120))
 def test_cut_never_exceeds_its_limit(text, limit):
-    assert len(cut(text, limit)) <= limit or len(text) <= limit
+    assert len(cut(text, limit)) <= limit
     assert cut(text, limit) == text or len(text) > limit
 
 
@@ -364,6 +620,40 @@ def test_an_unknown_name_gets_the_list_of_tools(name):
 
 def test_the_closest_name_is_suggested():
     assert "是不是想调用 a_tool" in call(ToolRegistry([tool()]), "atool").text
+
+
+class Unreadable:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+class Unhashable(str):
+    __hash__ = None
+
+
+def repr_of(value):
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        5,
+        "a_tool",
+        object(),
+        {"name": "a_tool"},
+        Unreadable(),
+        ToolCall("", Unhashable("a_tool"), "{}"),
+        ToolCall("", "a_tool", Unreadable()),
+        ToolCall("", "a_tool", {1: 2, (3,): {4}, "x": object()}),
+        ToolCall("", "a_tool", {"x": math.nan}),
+    ],
+    ids=repr_of,
+)
+def test_a_call_of_any_shape_gives_a_result(odd):
+    result = ToolRegistry([tool()]).call(odd)
+    assert result.is_error and result.text and result.status in RESULT_STATUS
 
 
 @pytest.mark.parametrize(

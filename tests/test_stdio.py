@@ -375,6 +375,31 @@ def test_ping_and_fast_call_overtake_slow_call(shared):
     assert [shared.next()["id"] for _ in range(3)] == [2, 3, 1]
 
 
+def test_ping_does_not_wait_for_hundreds_of_slow_calls(tools_file):
+    with Pipe(tools_file) as pipe:
+        pipe.send(initialize()).until(0)
+        pipe.send(*(call(id, "wait", {"seconds": 30}) for id in range(100, 500)))
+        assert pipe.send(request(2, "ping")).until(2) == [{"jsonrpc": "2.0", "id": 2, "result": {}}]
+        pipe.send(*(cancel(id) for id in range(100, 500)), call(9))
+        assert pipe.until(9) == [pipe_result(9)]
+        assert pipe.end()[::2] == (0, [])
+
+
+@posix
+def test_server_outlives_a_limit_on_threads(tools_file):
+    import resource
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_AS, (700_000_000, 700_000_000))
+
+    with Pipe(tools_file, preexec_fn=few) as pipe:
+        pipe.send(initialize()).until(0)
+        pipe.send(*(call(id, "wait", {"seconds": 0.3}) for id in range(100, 150)), call(9))
+        answered = {pipe.next()["id"] for _ in range(51)}
+        assert answered == {9, *range(100, 150)}
+        assert b"Traceback" not in pipe.noise
+
+
 def test_cancelled_call_sends_no_reply_and_frees_its_place(tools_file):
     with Pipe(tools_file) as pipe:
         pipe.send(initialize()).until(0)

@@ -24,7 +24,7 @@ TOOLS = built_in_tools()
 @pytest.mark.parametrize("tool", list(TOOLS), ids=lambda t: t.name)
 def test_the_same_schema_in_every_envelope(tool):
     assert to_openai_tool(tool) == {"type": "function", "function": tool.schema()}
-    assert to_anthropic_tool(tool)["input_schema"] is tool.parameters
+    assert to_anthropic_tool(tool)["input_schema"] == tool.parameters
     assert to_mcp_tool(tool)["inputSchema"] is tool.parameters
 
 

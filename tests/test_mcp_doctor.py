@@ -1,0 +1,256 @@
+"""§20: the doctor finds every planted fault, once and nothing else, and none in our own server."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import w4d3_tools_mcp as m
+
+# A tidy little server of both eras; a row changes one thing of it.
+TIDY = """
+import json, sys, time
+def write(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+def send(**message):
+    write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+def fail(id, code):
+    send(**({} if id is None else {"id": id}), error={"code": code, "message": "no"})
+N = {"type": "integer", "minimum": 3}
+SCHEMA = {"type": "object", "properties": {"n": N}, "required": ["n"]}
+READS = {"readOnlyHint": True}
+TOOL = {"name": "look", "description": "Look.", "inputSchema": SCHEMA, "annotations": READS}
+INFO, CAN = {"name": "s", "version": "1"}, {"tools": {}}
+ABOUT = {"protocolVersion": "2025-11-25", "capabilities": CAN, "serverInfo": INFO}
+CALLED = {"content": [{"type": "text", "text": "ok"}]}
+MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+DISCOVERED = {**MODERN, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+RESULTS = {
+    "initialize": ABOUT, "ping": {}, "logging/setLevel": {}, "tools/list": {"tools": [TOOL]},
+    "resources/list": {"resources": []}, "resources/templates/list": {"resourceTemplates": []},
+    "prompts/list": {"prompts": []}, "tools/call": CALLED, "server/discover": DISCOVERED,
+}
+def answer(method, id, params):
+    if method not in RESULTS or method == "tools/call" and params["name"] == "no_such_tool":
+        return fail(id, -32601)
+    modern = MODERN if "_meta" in params else {}
+    send(id=id, result={**RESULTS[method], **modern})
+def broken(line): fail(None, -32700)
+def noted(message): pass
+def finish(): pass
+#HERE
+for line in sys.stdin.buffer:
+    try:
+        message = json.loads(line, parse_constant=int)
+        id, method, params = message["id"], message["method"], message.get("params") or {}
+        if id is None or not isinstance(params, dict): raise ValueError
+        message["jsonrpc"]
+    except KeyError as error:
+        if error.args == ("id",): noted(message)
+        else: broken(line)
+        continue
+    except (ValueError, TypeError, RecursionError):
+        broken(line)
+        continue
+    answer(method, id, params)
+finish()
+"""
+
+
+def server(tmp_path, body=""):
+    path = tmp_path / "server.py"
+    path.write_text(TIDY.replace("#HERE", textwrap.dedent(body)), encoding="utf-8")
+    return [sys.executable, str(path)]
+
+
+def around(method, before="", after="pass"):
+    """A server that does something when that method is asked."""
+    return f"""
+old = answer
+def answer(method, id, params):
+    if method == {method!r}:
+        {before or "pass"}
+    old(method, id, params)
+    if method == {method!r}:
+        {after}
+"""
+
+
+def silent(*methods):
+    return f"old = answer\ndef answer(method, *rest): method in {methods!r} or old(method, *rest)"
+
+
+OUTPUT = "TOOL['outputSchema'] = {'type': 'object', 'required': ['a']}; "
+DRAFT = "http://json-schema.org/draft-07/schema#"
+LEGACY = "del RESULTS['server/discover']\n"
+PLANTED = {
+    "BOM": around("ping", r"write(b'\xef\xbb\xbf')"),
+    "bytes": "CALLED['content'][0]['text'] = 'x'\n"
+    + around("ping", r"write(b'{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}\n')"),
+    "NaN": "CALLED['structuredContent'] = {'x': float('nan')}",
+    "half": "CALLED['content'][0]['text'] = chr(0xd800)",
+    "noise": "print('Server started', flush=True)",
+    "no object": around("tools/list", r"write(b'[]\n')"),
+    "jsonrpc": around("ping", r"write(b'{\"method\":\"notifications/x\"}\n')"),
+    "null id": around(
+        "tools/list",
+        r"write(b'{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n')",
+    ),
+    "long": "CALLED['content'][0] = {'type': 'image', 'data': 'x' * 11_000_000, 'mimeType': 'x/y'}",
+    "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
+    "start": "sys.exit('no key')",
+    "slow": around("initialize", "time.sleep(0.2)"),
+    "version": "ABOUT['protocolVersion'] = '1.0'",
+    "about": "del ABOUT['serverInfo']",
+    "null": "TOOL['title'] = None",
+    "window": around("initialize", "global ready; ready = False")
+    + silent("logging/setLevel").replace("old", "older"),
+    "list": "del RESULTS['tools/list']\nRESULTS['server/discover'] = {'x': 1}",
+    "undeclared": "del RESULTS['prompts/list']",
+    "no list": "RESULTS['tools/list'] = {'tools': {}}",
+    "field": "del TOOL['name']",
+    "names": "RESULTS['tools/list'] = {'tools': [TOOL, TOOL]}",
+    "cursor": "RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}",
+    "name": "TOOL['name'] = 'a.b'",
+    "combined": "TOOL['name'] = 'x' * 61",
+    "no text": "del TOOL['description']",
+    "text": "TOOL['description'] = 'x' * 1025",
+    "root": "SCHEMA.clear()",
+    "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
+    "union": "SCHEMA['anyOf'] = [{}]",
+    "part": "SCHEMA['properties']['n'] = True",
+    "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
+    "content": "del CALLED['content']",
+    "block": "CALLED['content'] = [{'type': 'hologram'}]",
+    "output": OUTPUT + "CALLED['structuredContent'] = {'b': 1}",
+    "too much": "CALLED['content'][0]['text'] = 'x' * 1_100_000",
+    "silent": silent("tools/call"),
+    "unknown": silent("no/such/method"),
+    "again": "first = []\n" + "old = answer\ndef answer(method, *rest):\n"
+    "    if method == 'initialize' and first: return\n"
+    "    first.append(method); old(method, *rest)\n" + LEGACY,
+    "fragile": "def broken(line): sys.exit(1)",
+    "wrong lines": "def broken(line): pass",
+    "notified": "def noted(message): message['method'][-7:] == 'no_such' and fail(None, -32601)",
+    "end": "def finish(): time.sleep(30)",
+    "died": around("tools/list", "sys.exit(1)"),
+    "probe": silent("server/discover"),
+    "probe kills": around("server/discover", "sys.exit(1)"),
+    "no way back": LEGACY + "dead = []\nold = answer\ndef answer(method, id, params):\n"
+    "    if dead and method == 'initialize': return fail(id, -32601)\n"
+    "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)",
+    "locked": "seen = []\nold = answer\ndef answer(method, id, params):\n"
+    "    if seen and method == 'initialize': return fail(id, -32022)\n"
+    "    if method == 'server/discover': seen.append(1)\n    old(method, id, params)",
+    "stateless": "seen = []\nold = answer\ndef answer(method, id, params):\n"
+    "    if '_meta' in params and not seen and method[:6] == 'tools/': return fail(id, -32602)\n"
+    "    seen.append(1); old(method, id, params)",
+    "modern": "del MODERN['ttlMs']",
+}
+# a fault that has another as its consequence
+ALSO = {
+    "long": {"silent"},
+    "field": {"name"},
+    "died": {"stateless"},
+    "again": {"no way back"},
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(m, "DOCTOR_SECONDS", 1.0)
+    monkeypatch.setattr(m, "CLOSE_SECONDS", 0.3)
+
+
+def test_tidy_server_and_our_own_have_nothing(tmp_path):
+    own = [sys.executable, m.__file__, "--mcp-server"]
+    for command in (server(tmp_path), own):
+        assert list(m.mcp_examine(command)) == []
+        assert list(m.mcp_doctor_text(command)) == ["没有发现问题。"]
+
+
+@pytest.mark.parametrize("fault", m.FAULTS)
+def test_planted_fault_is_found(tmp_path, monkeypatch, fault):
+    if fault == "slow":
+        monkeypatch.setattr(m, "SLOWEST_START", 0.15)
+    found = [key for key, _ in m.mcp_examine(server(tmp_path, PLANTED[fault]))]
+    assert fault in found and set(found) - {fault} <= ALSO.get(fault, set())
+
+
+def test_finding_is_one_line_that_says_what_whom_and_how(tmp_path):
+    *lines, verdict = m.mcp_doctor_text(
+        server(tmp_path, PLANTED["name"] + "\n" + PLANTED["modern"])
+    )
+    assert [line.split(" ")[0] for line in lines] == ["[会坏]", "[建议]"]
+    assert '"a.b"' in lines[0] and "Claude Desktop" in lines[0] and "\n" not in "".join(lines)
+    assert verdict.startswith("1 个问题") and "1 条建议" in verdict
+
+
+NAMES = st.sampled_from(
+    "tools prompts resources name description inputSchema outputSchema annotations readOnlyHint"
+    " type properties required enum minimum examples content structuredContent isError capabilities"
+    " serverInfo version protocolVersion supportedVersions nextCursor".split(),
+)
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats()
+    | st.sampled_from(["", "x", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+class Odd(m.Patient):
+    """Answers whatever it is told to, without a process."""
+
+    def __init__(self, answers):
+        self.answers, self.log, self.written = answers, [], []
+        self.about, self.tools, self.name, self.modern = {}, [], "", False
+
+    def ask(self, method, params=None):
+        return {"result": self.answers.get(method.split("/")[0])}
+
+    def write(self, line):
+        self.written.append(line)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from([*"initialize tools prompts server".split()]), ODD))
+def test_whatever_a_server_answers_the_doctor_only_finds_faults(answers):
+    patient = Odd(answers)
+    for stage in (m._opening, m._offers, m._calls, m._probe, m._stateless):
+        for key, where in stage(patient) if patient.about is not None else ():
+            assert m.FAULTS[key][0].format(where)
+    for answer in answers.values():
+        line = json.dumps(answer).encode()
+        assert all(key in m.FAULTS for key, _ in m._in_lines([line, line[1:], None]))
+
+
+def doctor(*command):
+    done = subprocess.run(
+        [sys.executable, m.__file__, "--mcp-doctor", *command], capture_output=True, timeout=60
+    )
+    return done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+
+
+def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
+    assert doctor() == (0, "没有发现问题。\n", "")
+    code, out, err = doctor("--", *server(tmp_path, PLANTED["no text"]))
+    assert (code, err) == (0, "") and "[建议]" in out and "[会坏]" not in out
+    code, out, err = doctor("--", *server(tmp_path, PLANTED["noise"]))
+    assert (code, err) == (1, "") and "[会坏]" in out and "Server started" in out
+    code, out, err = doctor("--", "no-such-program")
+    assert (code, out) == (1, "") and err.count("\n") == 1 and "no-such-program" in err
+
+
+def test_only_tools_that_say_they_read_are_called(tmp_path):
+    called = "write(b'called') if params['name'] == 'look' else 0"
+    body = "TOOL['annotations'] = {}\n" + around("tools/call", called)
+    assert list(m.mcp_examine(server(tmp_path, body))) == []
