@@ -1977,7 +1977,7 @@ _GONE = "[已隐去]"
 _RANDOM = r"(?=[\w-]{0,99}?(?:[A-Za-z0-9]{16}|\d{9}|[A-Za-z]\d+[A-Za-z]|\d[A-Za-z]+\d))"
 _SECRET = (
     r"(?:api|access|secret|private|account|signing|auth)[_-]?key(?:[_-]?id)?|token|secret"
-    r"|password|passwd|passphrase|pwd|credentials?|密码|口令|密钥|令牌"
+    r"|password|passwd|passphrase|pwd|credentials?|cookie|密码|口令|密钥|令牌"
 )
 _WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
 _FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
@@ -1990,13 +1990,13 @@ _PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, n
     (r"((?i:bearer))\s+(?!(?:tokens?|auth\w*)\b)\S+", rf"\1 {_GONE}"),
     (r"([Bb]asic)\s+(?=[\w+/]*(?:[a-z][A-Z]|\d))(?:[\w+/]{4})+[\w+/]{2}[\w+/=]{2}(?![\w+/=])",
      rf"\1 {_GONE}"),
-    (rf"((?<![\w-])[\w-]*(?i:{_SECRET})[\"']?\s*[=:＝：]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)",
-     rf"\1{_GONE}"),
+    (rf"((?<![\w-])(?<!nexpected )[\w-]*(?:(?i:{_SECRET})|_KEY)[\"']?\s*[=:＝：]\s*)"
+     r"(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)", rf"\1{_GONE}"),
     (r"((?<=[?&])(?:key|sig|signature|auth|code)=)[^\s\"'&#]+", rf"\1{_GONE}"),
     (r"([\w+.-]+://)[^/\s:@]*:[^/\s]*@", rf"\1{_GONE}@"),
     # someone's home folder, then every other path: its last name says enough
     (r"(?:/home|/Users|[A-Za-z]:[\\/]+Users)[\\/]+[^\\/\s\"']+(?![^\\/\"']*[\\/])", "~"),
-    (r"(?<![_.\\/~)\]}+<])(?:file:/*)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
+    (r"(?<![_.\\/~)\]}+<#])(?:file:/*|\\\\+\?\\+)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
      rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
      rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
 ))
