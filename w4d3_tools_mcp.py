@@ -5851,6 +5851,15 @@ def _sound_turn(turn: Turn) -> Turn:
         raise BackendError(f"模型的回答不是合格的 Turn：{error_text(error)}") from error
 
 
+def call_key(call: ToolCall) -> tuple[str, str]:
+    """Name and canonical arguments: equal for calls that ask for the same thing."""
+    try:
+        arguments = json_value(parse_arguments(call.arguments))
+    except ArgumentsError:
+        arguments = str(call.arguments)
+    return str(call.name), json.dumps(arguments, sort_keys=True)
+
+
 _NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
 
 
@@ -5858,12 +5867,7 @@ class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
-        self.call, self.tool = call, tool or _NO_TOOL
-        try:
-            self.arguments = parse_arguments(call.arguments)
-            self.key = call.name, json.dumps(self.arguments, sort_keys=True)  # spelling aside
-        except ArgumentsError:
-            self.arguments, self.key = {}, (call.name, call.arguments)
+        self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
         self.limit = self.tool.seconds or limits.seconds
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
@@ -5953,6 +5957,16 @@ class _Memory:
         return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
 
+def _cut_off(turn: Turn, index: int) -> bool:
+    """True when the answer ended at the token limit inside this call, its last one."""
+    if turn.finish != "length" or index < len(turn.calls) - 1:
+        return False
+    try:
+        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
+    except ArgumentsError:
+        return True
+
+
 def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
     text = "用户没有批准这次调用，不要再试；请说明情况。"
     try:
@@ -5971,8 +5985,7 @@ def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve)
             text = f"{STOP_REASONS[reason]}，这次调用没有执行。"
         elif index >= CALLS_PER_TURN:
             text = f"一轮最多 {CALLS_PER_TURN} 个调用，这一个没有执行。"
-        elif turn.finish == "length" and index == len(jobs) - 1 and not job.arguments:
-            # unreadable, or nothing arrived: the answer ended inside this call
+        elif _cut_off(turn, index):
             text = "调用写到一半就到了长度上限，没有执行。请缩短参数后重新调用。"
         known = ToolResult(text, "limited") if text else memory.answer(job)
         if result := known or _refusal(approve, job.call):

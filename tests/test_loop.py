@@ -31,6 +31,7 @@ from w4d3_tools_mcp import (
     Turn,
     Usage,
     assistant_message,
+    call_key,
     last_result,
     run_tool_loop,
 )
@@ -556,6 +557,11 @@ def test_a_call_of_any_shape_gets_one_result(call):
     sent = messages[1]["tool_calls"][0]
     assert sent["type"] == "function" and set(sent["function"]) == {"name", "arguments"}
     assert sent["id"] == messages[2]["tool_call_id"] and type(sent["function"]["name"]) is str
+
+
+@pytest.mark.parametrize("arguments", [{1: 2, None: {3}}, {"n": math.nan}, None, 5, "{", b"\xff"])
+def test_a_call_of_any_shape_can_be_compared(arguments):
+    assert call_key(ToolCall("a", ["t"], arguments)) == call_key(ToolCall("b", ["t"], arguments))
 
 
 @pytest.mark.parametrize(
