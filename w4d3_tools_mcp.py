@@ -2063,11 +2063,7 @@ def cut(text: str, limit: int | None) -> str:
 
 
 def limit_fault(name: str, value: object) -> str:
-    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can.
-
-    >>> limit_fault("seconds", 0.5), limit_fault("turns", 0)
-    ('', 'turns 应该是大于 0、不超过 1000000000 的整数或 None，收到的是 0')
-    """
+    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can."""
     kinds, word = ({int, float}, "数") if name == "seconds" else ({int}, "整数")
     if value is None or type(value) in kinds and 0 < value <= LARGEST_LIMIT:
         return ""
@@ -5909,8 +5905,9 @@ class _Job:
                 begin = clock() if clock else 0.0
                 self.outcome = tools.call(self.call, characters=characters)
                 seconds = clock() - begin if clock else None
-            except BaseException as error:  # of the clock; a thread that dies would never finish
-                self.outcome = self.outcome or ToolResult(error_text(error), "failed")
+            except BaseException as error:  # a thread that dies would never finish
+                text = f"执行出错：{error_text(error)}"
+                self.outcome = self.outcome or ToolResult(text, "failed")
             self.finish(self.outcome, seconds)
 
 
@@ -5921,12 +5918,9 @@ def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock)
     """
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
     for job in jobs:
-        work = (job.work, tools, characters, one_by_one if job.tool.acts else parallel, clock)
-        try:
-            run = contextvars.copy_context().run
-            threading.Thread(target=run, args=work, daemon=True).start()
-        except RuntimeError as error:  # the system gives us no more threads
-            job.finish(ToolResult(f"这次没有执行：{error_text(error)}", "failed"))
+        slots = one_by_one if job.tool.acts else parallel
+        work = (contextvars.copy_context().run, job.work, tools, characters, slots, clock)
+        threading.Thread(target=work[0], args=work[1:], daemon=True).start()
 
 
 class _Memory:

@@ -690,17 +690,6 @@ def test_a_clock_that_fails_in_a_tool_thread_costs_only_the_call():
     assert "no clock" in results(messages)[0]
 
 
-def test_a_system_without_threads_gets_results_that_say_so(monkeypatch):
-    def start(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    messages, _ = run(
-        [calls(("t", {})), Turn("好")], [tool("t", lambda a: 1)], limits=Limits(seconds=None)
-    )
-    assert "没有执行" in results(messages)[0]
-
-
 VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
 
 
