@@ -1983,7 +1983,7 @@ _GONE = "[已隐去]"
 _RANDOM = r"(?=[\w-]{0,99}?(?:[A-Za-z0-9]{16}|\d{9}|[A-Za-z]\d+[A-Za-z]|\d[A-Za-z]+\d))"
 _SECRET = (
     r"(?:api|access|secret|private|account|signing|auth)[_-]?key(?:[_-]?id)?|token|secret"
-    r"|password|passwd|passphrase|pwd|credentials?|密码|口令|密钥|令牌"
+    r"|password|passwd|passphrase|pwd|credentials?|cookie|密码|口令|密钥|令牌"
 )
 _WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
 _FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
@@ -1996,13 +1996,13 @@ _PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, n
     (r"((?i:bearer))\s+(?!(?:tokens?|auth\w*)\b)\S+", rf"\1 {_GONE}"),
     (r"([Bb]asic)\s+(?=[\w+/]*(?:[a-z][A-Z]|\d))(?:[\w+/]{4})+[\w+/]{2}[\w+/=]{2}(?![\w+/=])",
      rf"\1 {_GONE}"),
-    (rf"((?<![\w-])[\w-]*(?i:{_SECRET})[\"']?\s*[=:＝：]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)",
-     rf"\1{_GONE}"),
+    (rf"((?<![\w-])(?<!nexpected )[\w-]*(?:(?i:{_SECRET})|_KEY)[\"']?\s*[=:＝：]\s*)"
+     r"(?:\"[^\"]*\"|'[^']*'|[^\s\"'&;]+)", rf"\1{_GONE}"),
     (r"((?<=[?&])(?:key|sig|signature|auth|code)=)[^\s\"'&#]+", rf"\1{_GONE}"),
     (r"([\w+.-]+://)[^/\s:@]*:[^/\s]*@", rf"\1{_GONE}@"),
     # someone's home folder, then every other path: its last name says enough
     (r"(?:/home|/Users|[A-Za-z]:[\\/]+Users)[\\/]+[^\\/\s\"']+(?![^\\/\"']*[\\/])", "~"),
-    (r"(?<![_.\\/~)\]}+<])(?:file:/*)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
+    (r"(?<![_.\\/~)\]}+<#])(?:file:/*|\\\\+\?\\+)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
      rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
      rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
 ))
@@ -2069,11 +2069,7 @@ def cut(text: str, limit: int | None) -> str:
 
 
 def limit_fault(name: str, value: object) -> str:
-    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can.
-
-    >>> limit_fault("seconds", 0.5), limit_fault("turns", 0)
-    ('', 'turns 应该是大于 0、不超过 1000000000 的整数或 None，收到的是 0')
-    """
+    """Why `value` cannot be the limit `name`, or ""; None, no limit, always can."""
     kinds, word = ({int, float}, "数") if name == "seconds" else ({int}, "整数")
     if value is None or type(value) in kinds and 0 < value <= LARGEST_LIMIT:
         return ""
@@ -5882,6 +5878,15 @@ def _sound_turn(turn: Turn) -> Turn:
         raise BackendError(f"模型的回答不是合格的 Turn：{error_text(error)}") from error
 
 
+def call_key(call: ToolCall) -> tuple[str, str]:
+    """Name and canonical arguments: equal for calls that ask for the same thing."""
+    try:
+        arguments = json_value(parse_arguments(call.arguments))
+    except ArgumentsError:
+        arguments = str(call.arguments)
+    return str(call.name), json.dumps(arguments, sort_keys=True)
+
+
 _NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
 
 
@@ -5889,12 +5894,7 @@ class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
-        self.call, self.tool = call, tool or _NO_TOOL
-        try:
-            self.arguments = parse_arguments(call.arguments)
-            self.key = call.name, json.dumps(self.arguments, sort_keys=True)  # spelling aside
-        except ArgumentsError:
-            self.arguments, self.key = {}, (call.name, call.arguments)
+        self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
         self.limit = self.tool.seconds or limits.seconds
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
@@ -5936,8 +5936,9 @@ class _Job:
                 begin = clock() if clock else 0.0
                 self.outcome = tools.call(self.call, characters=characters)
                 seconds = clock() - begin if clock else None
-            except BaseException as error:  # of the clock; a thread that dies would never finish
-                self.outcome = self.outcome or ToolResult(error_text(error), "failed")
+            except BaseException as error:  # a thread that dies would never finish
+                text = f"执行出错：{error_text(error)}"
+                self.outcome = self.outcome or ToolResult(text, "failed")
             self.finish(self.outcome, seconds)
 
 
@@ -5948,12 +5949,9 @@ def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock)
     """
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
     for job in jobs:
-        work = (job.work, tools, characters, one_by_one if job.tool.acts else parallel, clock)
-        try:
-            run = contextvars.copy_context().run
-            threading.Thread(target=run, args=work, daemon=True).start()
-        except RuntimeError as error:  # the system gives us no more threads
-            job.finish(ToolResult(f"这次没有执行：{error_text(error)}", "failed"))
+        slots = one_by_one if job.tool.acts else parallel
+        work = (contextvars.copy_context().run, job.work, tools, characters, slots, clock)
+        threading.Thread(target=work[0], args=work[1:], daemon=True).start()
 
 
 class _Memory:
@@ -5984,6 +5982,16 @@ class _Memory:
         return old.outcome._replace(text=f"{old.outcome.text}\n{LATE if late else REPEATED}")
 
 
+def _cut_off(turn: Turn, index: int) -> bool:
+    """True when the answer ended at the token limit inside this call, its last one."""
+    if turn.finish != "length" or index < len(turn.calls) - 1:
+        return False
+    try:
+        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
+    except ArgumentsError:
+        return True
+
+
 def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
     text = "用户没有批准这次调用，不要再试；请说明情况。"
     try:
@@ -6002,8 +6010,7 @@ def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve)
             text = f"{STOP_REASONS[reason]}，这次调用没有执行。"
         elif index >= CALLS_PER_TURN:
             text = f"一轮最多 {CALLS_PER_TURN} 个调用，这一个没有执行。"
-        elif turn.finish == "length" and index == len(jobs) - 1 and not job.arguments:
-            # unreadable, or nothing arrived: the answer ended inside this call
+        elif _cut_off(turn, index):
             text = "调用写到一半就到了长度上限，没有执行。请缩短参数后重新调用。"
         known = ToolResult(text, "limited") if text else memory.answer(job)
         if result := known or _refusal(approve, job.call):

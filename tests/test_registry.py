@@ -519,6 +519,7 @@ def test_keys_do_not_reach_the_model(secret, form):
         (r"打开D:\数据\用户\notes.md失败", "用户", "notes.md失败"),
         (r"cannot open \\server\share\dir\notes.md", "server", "notes.md"),
         (r"cannot open '\\\\server\\share\\notes.md'", "server", "notes.md"),
+        (r"cannot open \\?\C:\Users\someone\notes.md", "someone", "open notes.md"),
         ("see file:///home/someone/notes.md", "someone", "notes.md"),
         ("see file:///C:/Users/someone/notes.md", "someone", "notes.md"),
         ("see file://server/share/notes.md", "server", "notes.md"),
@@ -538,6 +539,8 @@ def test_keys_do_not_reach_the_model(secret, form):
         ("pwd=hunter2", "hunter2", "pwd"),
         ("密码：hunter2", "hunter2", "密码"),
         ("密码:hunter2", "hunter2", "密码"),
+        ("OPENAI_KEY=abc123", "abc123", "OPENAI_KEY"),
+        ("Cookie: id=abc123", "abc123", "Cookie"),
         ("口令＝hunter2", "hunter2", "口令"),
         ("api_key: abc123", "abc123", "api_key"),
         ("设置api_key=abc123", "abc123", "api_key"),
@@ -572,7 +575,9 @@ def test_paths_and_passwords_do_not_reach_the_model(message, gone, kept):
     Basic JavaScript course|5 km/h|2026/11/30|and/or|1/2 + 3/4|n/a|http://host/a/b|a / b/c / d
     https://host:8080/v1/models/x|输入/输出/错误|中/英/日/韩|价格 元/GB/月|支持mp3/wav/flac格式
     </body></html>|+/- 5/6|C++ / Rust|application/json|text/html, */*|ratio 3:4|10:30:00|x: y
-    use (a/b) or c/d|打开/数据|http://[::1]/a/b""".replace("\n    ", "|").split("|"),
+    use (a/b) or c/d|打开/数据|#/properties/k/type|Unexpected token: }|http://[::1]/a/b""".replace(
+        "\n    ", "|"
+    ).split("|"),
 )
 def test_ordinary_words_and_slashes_stay(message):
     assert message in error_text(ValueError(message))
