@@ -7233,12 +7233,7 @@ def read_error(body: bytes) -> tuple[str, object]:
 
 
 def raise_error_object(value: dict) -> None:
-    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200.
-
-    >>> raise_error_object({"code": "InvalidApiKey", "message": "Invalid API-key provided."})
-    Traceback (most recent call last):
-    w4d3_tools_mcp.HttpError: Invalid API-key provided.
-    """
+    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
     error = value.get("error") or (value if value.get("object") == "error" else None)
     answers = any(value.get(key) for key in ("choices", "candidates", "type", "data", "models"))
     if not error and (answers or not _sentence(value)):
@@ -7263,10 +7258,9 @@ def retry_after(headers: Mapping, now: float) -> float | None:
             return max(0.0, seconds) if math.isfinite(seconds) else None
     from email.utils import parsedate_to_datetime
 
-    try:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, TypeError, OverflowError):
-        return None
+    return None
 
 
 _HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
@@ -7331,10 +7325,8 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case ConnectionRefusedError() if is_loopback(host):
             starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
             tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
-            text = (
-                f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
-                "地址不对请改 --base-url；只想看看效果就用 --backend mock 提问"
-            )
+            text = f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 "
+            text += "--base-url；只想看看效果就用 --backend mock 提问"
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
@@ -7388,14 +7380,12 @@ class _TimedSocket(io.RawIOBase):
 
 def _proxy_for(url: str) -> str:
     """The proxy that the environment names for this address; never one for this machine."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    if is_loopback(parts.hostname):
+    if is_loopback(host_of(url)):
         return ""
     from urllib.request import getproxies, proxy_bypass
 
-    return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
+    scheme, _, rest = url.partition("://")
+    return "" if proxy_bypass(rest.partition("/")[0]) else getproxies().get(scheme, "")
 
 
 def _connection(url: str, proxy: str, seconds: float) -> tuple:
@@ -7405,11 +7395,11 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
 
     url = quote(url, safe="!#$%&'()*+,/:;=?@[]~")
     parts = urlsplit(url)
-    target = url.partition(parts.netloc)[2]
+    target, headers = url.partition(parts.netloc)[2], {}
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     if not proxy:
         return make(parts.hostname, parts.port, timeout=seconds), target, {}
-    via, headers = urlsplit(proxy if "://" in proxy else f"http://{proxy}"), {}
+    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     try:
         if via.scheme not in ("http", "https") or not via.hostname:
             raise ValueError
@@ -7629,12 +7619,6 @@ def context_was_cut(usage: Usage, low: int) -> bool:
     return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
 
 
-def _call_text(call: dict) -> str:
-    function = call["function"]
-    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
-    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
-
-
 def told_as_text(question: Question) -> Question:
     """The question in the text protocol: tools in the system message, calls and results as text."""
     if not question.tools:
@@ -7648,8 +7632,11 @@ def told_as_text(question: Question) -> Question:
             case {"role": "tool", "content": text}:
                 _add_user(messages, text_tool_result(text))
             case {"role": "assistant", "tool_calls": calls, "content": text}:
-                text = "\n".join([text, *map(_call_text, calls)]).strip()
-                messages.append({"role": "assistant", "content": text})
+                for function in (call["function"] for call in calls):
+                    arguments = arguments_object(function["arguments"])
+                    value = {"name": function["name"], "arguments": arguments}
+                    text += f"\n<tool_call>\n{json_text(value)}\n</tool_call>"
+                messages.append({"role": "assistant", "content": text.strip()})
             case _:
                 messages.append(message)
     return Question(messages, [])
@@ -7777,9 +7764,7 @@ class HttpModel:
             if turn.calls or turn.text.strip():
                 return turn
             if turn.finish == "length":
-                raise BackendError(
-                    "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
-                )
+                raise BackendError("模型用完了长度上限还没有写出回答，请加大 --max-tokens")
             if attempt == 0:
                 self.notice("模型的回答是空的，再问一次。")
         why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
@@ -7852,11 +7837,11 @@ class HttpModel:
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
-        low = estimated_tokens(body) if turn.usage else 0
-        if turn.usage and context_was_cut(turn.usage, low):
+        usage = turn.usage or Usage()
+        low = estimated_tokens(body) if usage.input else 0
+        if context_was_cut(usage, low):
             self.notice(
-                f"上下文很可能被截断了：发出的内容至少约 {low} 个 token，"
-                f"服务器只读了 {turn.usage.input} 个，"
+                f"上下文很可能被截断了：发出至少约 {low} 个 token，服务器只读了 {usage.input} 个，"
                 f"系统提示和工具说明可能已经丢失。办法：{_longer_context(self.base_url)}。",
             )
         return turn
@@ -7909,14 +7894,13 @@ class HttpModel:
         wait = retry_after(failure.headers, self._now()) or 0
         if wait > LONGEST_WAIT:
             return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
-        ours = next(
-            ours for statuses, words, ours in _ADVICE
+        fits = (
+            advice for statuses, words, advice in _ADVICE
             if status in statuses or (words and status < 500 and re.search(words, text))
         )
-        return said + (advice or ours.format(
-            key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
-            longer=_longer_context(self.base_url),
-        ))
+        key, url = self.key_hint or "请用 --key 给出正确的密钥", self.base_url + self.path
+        longer = _longer_context(self.base_url)
+        return said + (advice or next(fits).format(key=key, url=url, longer=longer))
 
     def _known_models(self) -> str:
         try:
@@ -7978,11 +7962,6 @@ def _nine_letter_ids(message: dict) -> dict:
     return {**message, "tool_call_id": short(id)} if id else message
 
 
-def _null_content(message: dict) -> dict:
-    empty = "tool_calls" in message and not message["content"]
-    return {**message, "content": None} if empty else message
-
-
 def _one_call_per_turn(body: dict) -> dict:
     """Each turn with several calls as several turns with one call and its result."""
     messages = []
@@ -8001,15 +7980,11 @@ def _system_in_user(body: dict) -> dict:
     return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
 
 
-def _completion_tokens(body: dict) -> dict:
-    if "max_tokens" not in body:
-        return body
-    return {**_without(body, "max_tokens"), "max_completion_tokens": body["max_tokens"]}
-
-
+_NEW_NAMES = {"max_tokens": "max_completion_tokens"}
 OPENAI_QUIRKS = (
     Quirk(  # OpenAI o-series and GPT-5
-        r"(?s)max_tokens.*max_completion_tokens", _completion_tokens,
+        r"(?s)max_tokens.*max_completion_tokens",
+        lambda body: {_NEW_NAMES.get(key, key): value for key, value in body.items()},
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
     ),
     Quirk(  # Mistral
@@ -8031,7 +8006,9 @@ OPENAI_QUIRKS = (
     ),
     Quirk(
         r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_messages(_null_content), "服务器不要空的 content，已改成 null 重发。",
+        _on_messages(
+            lambda m: m if m["content"] or "tool_calls" not in m else {**m, "content": None}
+        ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
 
@@ -8048,8 +8025,7 @@ class OpenAICompatLLM(HttpModel):
     fold = OpenAIFold
 
     def mended(self, failure: HttpError, body: dict) -> bool:
-        odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
-        wrong_path = odd or failure.status in (404, 405)
+        wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text
         host_only = self.base_url.count("/") == 2
         if wrong_path and host_only and not re.search(_MODEL_UNKNOWN, failure.text):
             self.base_url += "/v1"
@@ -8231,42 +8207,31 @@ BACKENDS = {
 }
 
 
-class Place(NamedTuple):
-    """Where to ask, and with which key; `key_hint` is for a server that refuses it."""
+def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> dict:
+    """Where to ask and with which key, as keywords of `kind`; `key_hint` is for a refusal.
 
-    base_url: str
-    key: str = ""
-    key_hint: str = ""
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/")[:3])
-
-
-def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> Place:
-    """The address and the key: what the user gave, else the environment, else the usual address.
-
-    A key from the environment goes only to the address that the environment names with it, or to
-    the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
+    The address is what the user gave, else the environment's, else the usual one. A key from the
+    environment goes only to the address that the environment names with it, or to the host it
+    belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
     named = values.get(kind.url_variable, "")
     ollama = values.get("OLLAMA_HOST") if kind is OpenAICompatLLM else None
     usual = ollama_base_url(ollama) if ollama else kind.usual_url
     url = repair_base_url(base_url or named or usual)
-    if key:
-        return Place(url, key)
-    together = named and _origin(url) == _origin(repair_base_url(named))
+    together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
     found = [name for name in kind.key_variables if name in values]
     usable = next((name for name in (home, *found) if name in values), "")
-    if usable and (together or usable == home or home in kind.key_variables):
-        token = values[usable]
-        return Place(url, f"Bearer {token}" if usable.endswith("_AUTH_TOKEN") else token)
+    hint = f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}"
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
-        return Place(url, "", hint)
-    return Place(url, "", f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}")
+    if key:
+        hint = ""
+    elif usable and (together or usable == home or home in kind.key_variables):
+        token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
+        key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
+    return {"base_url": url, "key": key, "key_hint": hint}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9242,9 +9207,7 @@ class LiveScreen:
             (self._answer if self._kind == "text" else self._write)("\n")
             self._kind = ""
 
-    def close(self) -> None:
-        """Leave the screen tidy, whatever happened."""
-        self._pause()
+    close = _pause  # leaves the screen tidy, whatever happened
 
 
 # --- the trace of a run: OpenTelemetry's GenAI attribute names, one JSON object a line ---
@@ -10022,10 +9985,8 @@ def _connect(args, notice: Callable[[str], None]):
     patience = Patience()
     if args.timeout:
         patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
-    return kind(
-        place.base_url, settings._replace(model=name),
-        key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
-    )
+    settings = settings._replace(model=name)
+    return kind(settings=settings, patience=patience, notice=notice, **place)
 
 
 def run_models(args, style: Style) -> Iterator[str]:

@@ -738,7 +738,7 @@ def test_addresses_that_mean_nothing_are_refused(text):
     ],
 )
 def test_E6_OLLAMA_HOST_may_be_an_address_to_listen_on(text, url):
-    assert w.find_place(w.BACKENDS["openai"], "", "", {"OLLAMA_HOST": text}).base_url == url
+    assert w.find_place(w.BACKENDS["openai"], "", "", {"OLLAMA_HOST": text})["base_url"] == url
 
 
 def test_a_query_in_the_address_goes_with_every_request_and_is_not_shown():
@@ -1305,10 +1305,10 @@ KEYS = {  # (backend, --base-url, environment) → the key that is sent
 @pytest.mark.parametrize("backend, url, environ, key", KEYS.values(), ids=KEYS)
 def test_E25_a_key_from_the_environment_goes_only_where_it_belongs(backend, url, environ, key):
     place = w.find_place(w.BACKENDS[backend], url, "", environ)
-    assert place.key == key
+    assert place["key"] == key
     if not key and "OPENAI_API_KEY" in environ:
-        assert "OPENAI_API_KEY" in place.key_hint
-    assert w.find_place(w.BACKENDS[backend], url, "given", environ).key == "given"
+        assert "OPENAI_API_KEY" in place["key_hint"]
+    assert w.find_place(w.BACKENDS[backend], url, "given", environ)["key"] == "given"
 
 
 def test_E26_silence_and_endless_trickles_end():
