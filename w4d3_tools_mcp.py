@@ -4107,8 +4107,9 @@ def _openai_call(id: str, name: str, arguments: str) -> dict:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tool_message(id: str, text: str, **rest) -> dict:
-    return {"role": "tool", "tool_call_id": id, "content": text, **rest}
+def _tool_message(id: str, text: str, failed: object) -> dict:
+    message = {"role": "tool", "tool_call_id": id, "content": text}
+    return {**message, "is_error": True} if failed else message
 
 
 def _numbered(number: int) -> str:
@@ -4281,9 +4282,8 @@ def from_anthropic_messages(system: str | list, messages: list[dict]) -> list[di
             result.append(_assistant(text, calls, ANTHROPIC_BLOCKS, blocks, _anthropic_blocks))
             continue
         for answer in (b for b in blocks if b["type"] == "tool_result"):
-            bad = {"is_error": True} if answer.get("is_error") else {}
             text = content_text(answer.get("content"))
-            result.append(_tool_message(answer["tool_use_id"], text, **bad))
+            result.append(_tool_message(answer["tool_use_id"], text, answer.get("is_error")))
         if rest := [b for b in blocks if b["type"] != "tool_result"]:
             _add_user(result, content_text(rest))
     return result
@@ -4336,8 +4336,7 @@ def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
         for response in (answer["response"] for answer in answers):
             value = response.get("output", response.get("error", response))
             text = value if isinstance(value, str) else json_text(value)
-            bad = {"is_error": True} if "error" in response else {}
-            result.append(_tool_message(next(waiting)["id"], text, **bad))
+            result.append(_tool_message(next(waiting)["id"], text, "error" in response))
         if rest := [part for part in parts if "functionResponse" not in part]:
             _add_user(result, content_text(rest))
     return result
@@ -7138,7 +7137,9 @@ class HttpError(Exception):
 # --- addresses ---
 
 # Patterns stay text in this section: most runs need none, and compiling them costs start-up time.
-_PASTED_PATH = r"(/chat/completions|/completions|/responses|/models|/messages|/api/\w+|/api)$"
+_PASTED_PATH = (  # the last are Ollama's own
+    r"/((chat/)?completions|responses|models|messages|embeddings|api/(chat|generate|tags|show))$"
+)
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to call
 
 
@@ -7330,7 +7331,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
-            text = f"{host} 的证书没有通过验证：{error.verify_message}{way}"
+            text = f"{host} 的证书不可信（自签的请设 SSL_CERT_FILE）：{error.verify_message}{way}"
         case ssl.SSLError():
             text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
         case TimeoutError():
@@ -7703,8 +7704,7 @@ class HttpModel:
     sleep are parameters for tests; None means the real ones.
     """
 
-    usual_url = ""
-    url_variable, model_variable = "", ""  # of the environment
+    usual_url = url_variable = model_variable = ""  # variables of the environment
     key_variables: tuple[str, ...] = ()
     path, models_path = "", "/models"
     versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
@@ -7862,8 +7862,7 @@ class HttpModel:
             self._as_text = True
             why = "服务器说这个模型不支持工具。"
             if "tool-call-parser" in text:
-                flags = "--enable-auto-tool-choice --tool-call-parser hermes"
-                why = f"这个 vLLM 没有打开工具调用（启动时加 {flags}）。"
+                why = f"这个 vLLM 没有打开工具调用，要这样启动：{_SERVERS[8000][1]}。"
             self.notice(why + _TEXT_PROTOCOL)
             return True
         for quirk in self.quirks:
@@ -7886,7 +7885,8 @@ class HttpModel:
                 return f"{text}。办法：{_SERVERS[8080][2]}"
         if status == 0:
             begun = failure.turn.text if failure.turn else ""
-            return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
+            text += "，重试后还是这样；请看服务器的日志，检查 --base-url"
+            return text + (f"。已收到：{cut(begun, 300)}" if begun else "")
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
         words = text.rstrip("。.") or "（没有说明）"
@@ -8026,10 +8026,10 @@ class OpenAICompatLLM(HttpModel):
 
     def mended(self, failure: HttpError, body: dict) -> bool:
         wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text
-        host_only = self.base_url.count("/") == 2
-        if wrong_path and host_only and not re.search(_MODEL_UNKNOWN, failure.text):
-            self.base_url += "/v1"
-            self.notice(f"地址里少了 /v1，已改用 {self.base_url}。")
+        host = self.base_url.removesuffix("/api")  # right for Open WebUI, not for Ollama
+        if wrong_path and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
+            self.base_url = host + "/v1"
+            self.notice(f"地址应该以 /v1 结尾，已改用 {self.base_url}。")
             return True
         return super().mended(failure, body)
 

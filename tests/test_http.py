@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -658,7 +659,15 @@ def test_E2_every_shape_of_error_is_read(body, words):
 
 @pytest.mark.parametrize(
     "given",
-    ["{0}", "{0}/", "{0}/v1/", "{0}//v1//chat/completions", "{0}/v1/models", "{0}/api/chat"],
+    [
+        "{0}",
+        "{0}/",
+        "{0}/v1/",
+        "{0}//v1//chat/completions",
+        "{0}/v1/models",
+        "{0}/api",
+        "{0}/api/chat",
+    ],
 )
 def test_E3_addresses_are_repaired(given):
     def only_v1(body):
@@ -695,12 +704,59 @@ def test_E3_a_wrong_path_says_what_was_asked_for():
         ("HTTP://LOCALHOST:1234/v1", "http://localhost:1234/v1"),
         ("x.example/v1/chat/completions?api-version=1#a", "https://x.example/v1?api-version=1"),
         ("https://x.example./v1", "https://x.example./v1"),
+        ("https://openrouter.ai/api/v1/chat/completions", "https://openrouter.ai/api/v1"),
+        ("https://x.example/v1/embeddings", "https://x.example/v1"),
         ("http://127.0.0.1:0/v1", "http://127.0.0.1:0/v1"),
     ],
 )
 def test_addresses_are_read_as_people_write_them(text, url):
     assert w.repair_base_url(text) == url
     assert w.repair_base_url(url) == url
+
+
+BASES = """
+https://api.openai.com/v1 https://openrouter.ai/api/v1 https://api.deepseek.com
+https://dashscope.aliyuncs.com/compatible-mode/v1 https://ark.cn-beijing.volces.com/api/v3
+https://open.bigmodel.cn/api/paas/v4 https://api.groq.com/openai/v1 https://router.huggingface.co/v1
+https://generativelanguage.googleapis.com/v1beta/openai https://qianfan.baidubce.com/v2
+https://gateway.ai.cloudflare.com/v1/ACCOUNT/NAME/openai http://localhost:3000/api
+https://name.openai.azure.com/openai/v1 http://localhost:1234/v1 https://api.mistral.ai/v1
+"""
+
+
+@pytest.mark.parametrize("base", BASES.split())
+def test_E3_the_documented_addresses_stay_as_they_are(base):
+    assert w.repair_base_url(base) == base == w.repair_base_url(base + "/chat/completions")
+    assert w.OpenAICompatLLM(base + "/").base_url == base
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "https://api.anthropic.com",
+        "https://api.deepseek.com/anthropic",
+        "https://open.bigmodel.cn/api/anthropic",
+        "https://dashscope.aliyuncs.com/apps/anthropic",
+        "http://localhost:11434",
+    ],
+)
+@pytest.mark.parametrize("pasted", ["", "/", "/v1", "/v1/messages", "/v1/models"])
+def test_E3_anthropic_addresses_are_taken_with_and_without_v1(base, pasted):
+    assert w.AnthropicLLM(base + pasted).base_url == base
+
+
+def test_E3_open_webui_is_asked_where_it_answers():
+    with FakeServer(ANSWERS) as server:
+        client = Client(server, url=server.origin + "/api")
+        client.run()
+        assert server.requests[0][0] == "/api/chat/completions" and client.told == []
+
+
+def test_a_certificate_that_is_not_trusted_names_the_variable_for_its_own():
+    refused = ssl.SSLCertVerificationError()
+    refused.verify_message = "self-signed certificate"
+    said = str(w.connection_problem(refused, "https://box.example/v1", ""))
+    assert "SSL_CERT_FILE" in said and "self-signed" in said and "box.example" in said
 
 
 @pytest.mark.parametrize(
