@@ -7644,10 +7644,7 @@ def told_as_text(question: Question) -> Question:
 
 
 def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
-    """The call without a list of one, or a sole key that is no parameter, around its arguments.
-
-    gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
-    """
+    """The call without a list of one (gpt-oss), or a sole key (DeepSeek V3.2), around arguments."""
     schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
     names = schema.get("properties", {}).keys()
     with contextlib.suppress(ValueError, RecursionError):
@@ -7677,10 +7674,11 @@ _MODEL_UNKNOWN = (
     r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
 )
 _NO_TOOLS = (
-    r"(?i)enable-auto-tool-choice|tool-call-parser"  # vLLM
-    r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
-    r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
+    r"(?i)enable-auto-tool-choice|tool-call-parser|do(es)?( not|n't) support (tool|function)"
+    r"|endpoints found that support tool"  # before: vLLM, Ollama; this: OpenRouter
+    r"|\b(tools?(?! choice)|function calling)\b[^.]{0,40} not supported"
 )
+_NO_STREAM = r"(?i)\bstream(ing)?\b.{0,60}(not supported|unsupported)|(not|n't) support stream"
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
@@ -7737,8 +7735,8 @@ class HttpModel:
 
     def headers(self) -> dict:
         """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
-        is_token = self.key.startswith("Bearer ")
-        name, form = ("Authorization", "{}") if is_token else self.key_header
+        token = self.key.startswith("Bearer ")
+        name, form = ("Authorization", "{}") if token else self.key_header
         return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
@@ -7858,7 +7856,7 @@ class HttpModel:
         status, text = failure.status, failure.text
         if status not in (200, 400, 404, 405, 422, 500, 501):
             return False
-        if "tools" in body and re.search(_NO_TOOLS, text):
+        if "tools" in body and re.search(_NO_TOOLS, text) and not re.search(_NO_STREAM, text):
             self._as_text = True
             why = "服务器说这个模型不支持工具。"
             if "tool-call-parser" in text:
@@ -7891,8 +7889,7 @@ class HttpModel:
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
         words = text.rstrip("。.") or "（没有说明）"
         said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
-        wait = retry_after(failure.headers, self._now()) or 0
-        if wait > LONGEST_WAIT:
+        if (wait := retry_after(failure.headers, self._now()) or 0) > LONGEST_WAIT:
             return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
@@ -7975,17 +7972,16 @@ def _one_call_per_turn(body: dict) -> dict:
     return {**body, "messages": messages}
 
 
-def _system_in_user(body: dict) -> dict:
-    first, *rest = body["messages"]
-    return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
-
-
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}
 OPENAI_QUIRKS = (
     Quirk(  # OpenAI o-series and GPT-5
         r"(?s)max_tokens.*max_completion_tokens",
         lambda body: {_NEW_NAMES.get(key, key): value for key, value in body.items()},
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
+    ),
+    Quirk(
+        _NO_STREAM, lambda body: _without(_without(body, "stream"), "stream_options"),
+        "服务器不能边写边发，已改为一次收完。",
     ),
     Quirk(  # Mistral
         r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
@@ -8002,7 +7998,9 @@ OPENAI_QUIRKS = (
     ),
     Quirk(  # Gemma 2 templates
         r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
-        _system_in_user, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
+        lambda body: {**body, "messages": tidy_history(
+            [{**body["messages"][0], "role": "user"}, *body["messages"][1:]]
+        )}, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
     ),
     Quirk(
         r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",

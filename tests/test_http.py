@@ -1103,6 +1103,12 @@ REFUSALS = {
         "parallel_tool_calls",
     ),
     "E15 tool_choice": (400, {"error": "Invalid tool_choice type: 'object'"}, {}, "tool_choice"),
+    "E15 tool choice in words": (
+        400,
+        {"error": "this tool choice is not supported: tool_choice"},
+        {},
+        "tool_choice",
+    ),
     "a short name": (
         400,
         {"error": {"message": "Unknown parameter: 'n'."}},
@@ -1146,6 +1152,23 @@ def test_E18_max_tokens_becomes_max_completion_tokens():
             server.bodies()[1]["max_completion_tokens"] == 50
             and "max_tokens" not in server.bodies()[1]
         )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Streaming is not supported with tools",
+        "tools are not supported when stream is set: stream unsupported",
+        "this model does not support streaming",
+    ],
+)
+def test_E17_a_server_that_cannot_stream_is_asked_for_the_whole(words):
+    with FakeServer(error(400, words), CALLS, ANSWERS) as server:
+        client = Client(server)
+        assert client.run()[0].text == "395" and "一次收完" in client.told[0]
+        assert [
+            set(body) & {"tools", "stream", "stream_options"} for body in server.bodies()[1:]
+        ] == [{"tools"}] * 2
 
 
 def test_E17_options_may_switch_streaming_off():
