@@ -7264,7 +7264,7 @@ def retry_after(headers: Mapping, now: float) -> float | None:
     return None
 
 
-_HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
+_HOPELESS = r"(?i)insufficient_quota|exceeded your current quota|credit balance|余额不足|欠费"
 _UNREADABLE_CALL = (
     r"(?i)pars\w+ tool call|does not match the expected|peg-native"  # Ollama, llama-server
     r"|tool_use_failed|failed to call a function"  # Groq
@@ -7673,10 +7673,10 @@ _MODEL_UNKNOWN = (
     r"(?is)model.{0,80}(not found|not exist|no such|unknown|invalid|不存在)"
     r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
 )
-_NO_TOOLS = (
-    r"(?i)enable-auto-tool-choice|tool-call-parser|do(es)?( not|n't) support (tool|function)"
-    r"|endpoints found that support tool"  # before: vLLM, Ollama; this: OpenRouter
-    r"|\b(tools?(?! choice)|function calling)\b[^.]{0,40} not supported"
+_NO_TOOLS = (  # vLLM, llama-server, Ollama; OpenRouter, strict servers; Mistral and others
+    r"(?i)tool-call-parser|tools param requires|do(es)?( not|n't) support (tool|function)"
+    r"|endpoints found that support tool|(unrecognized|unknown)[^.]{0,50}\btools\b|body\.tools:"
+    r"|\b(tools?(?! choice)|function calling)\b[^.]{0,40} not (supported|enabled|available)"
 )
 _NO_STREAM = r"(?i)\bstream(ing)?\b.{0,60}(not supported|unsupported)|(not|n't) support stream"
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
@@ -7858,9 +7858,10 @@ class HttpModel:
             return False
         if "tools" in body and re.search(_NO_TOOLS, text) and not re.search(_NO_STREAM, text):
             self._as_text = True
+            flags = {"tool-call-parser": _SERVERS[8000], "jinja": _SERVERS[8080]}.items()
             why = "服务器说这个模型不支持工具。"
-            if "tool-call-parser" in text:
-                why = f"这个 vLLM 没有打开工具调用，要这样启动：{_SERVERS[8000][1]}。"
+            for name, start, _ in (server for word, server in flags if word in text):
+                why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
             self.notice(why + _TEXT_PROTOCOL)
             return True
         for quirk in self.quirks:

@@ -892,6 +892,12 @@ def test_E7_waits_grow_and_tries_end():
         assert len(client.slept) == 2 and client.slept[1] > 1.3 * client.slept[0]
 
 
+def test_E7_a_rate_limit_that_advertises_is_still_only_a_rate_limit():
+    words = "Rate limit reached. Add a payment method at https://api.example/account/billing."
+    with FakeServer(error(429, words), ANSWERS) as server:
+        assert Client(server).run()[0].text == "395"
+
+
 def test_E7_a_wait_beyond_the_cap_is_told_instead():
     with FakeServer(error(429, "slow down", Retry_After="3600")) as server:
         client = Client(server)
@@ -909,6 +915,8 @@ def test_E7_a_wait_beyond_the_cap_is_told_instead():
         (422, "bad"),
         (429, "insufficient_quota"),
         (402, "余额不足"),
+        (429, "You exceeded your current quota, please check your plan and billing details"),
+        (400, "Your credit balance is too low to access the API. Please go to Plans & Billing"),
     ],
 )
 def test_what_cannot_get_better_is_not_sent_again(status, words):
@@ -1022,7 +1030,12 @@ def test_E11_an_ordinary_run_gives_no_false_alarm():
 NO_TOOLS = {
     "E12 Ollama": "registry.ollama.ai/library/gemma3:4b does not support tools",
     "E13 vLLM": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+    "E13 llama-server": "tools param requires --jinja flag",
     "OpenRouter": "No endpoints found that support tool use.",
+    "Mistral": "Function calling is not enabled for this model",
+    "DeepSeek": "deepseek-reasoner does not support Function Calling",
+    "old servers": "Unrecognized request argument supplied: tools",
+    "strict Pydantic servers": "body.tools: Extra inputs are not permitted",
     "others": "Function calling is not supported with this model",
 }
 
@@ -1037,7 +1050,8 @@ def test_a_server_without_tools_gets_the_text_protocol(words):
         end, _ = client.run()
         assert end.text == "395"
         assert len(client.told) == 1 and "文字协议" in client.told[0]
-        assert ("--enable-auto-tool-choice" in client.told[0]) == ("vLLM" in client.told[0])
+        assert ("--enable-auto-tool-choice" in client.told[0]) == ("auto-tool" in words)
+        assert ("--jinja" in client.told[0]) == ("jinja" in words)
         second, third = server.bodies()[1:]
         assert "tools" not in second and "calculator" in second["messages"][0]["content"]
         roles = [m["role"] for m in third["messages"]]
