@@ -7664,7 +7664,8 @@ def sorted_text(turn: Turn, question: Question) -> Turn:
         if parts.calls:
             reasoning = turn.reasoning or parts.reasoning
             return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-    text, reasoning = split_reasoning(turn.text)
+    whole = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text, reasoning = split_reasoning(whole)  # whole: an emoji may come in halves, one per delta
     calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
     return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
 
@@ -7735,8 +7736,8 @@ class HttpModel:
 
     def headers(self) -> dict:
         """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
-        token = self.key.startswith("Bearer ")
-        name, form = ("Authorization", "{}") if token else self.key_header
+        is_token = self.key.startswith("Bearer ")
+        name, form = ("Authorization", "{}") if is_token else self.key_header
         return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
@@ -7765,8 +7766,7 @@ class HttpModel:
                 raise BackendError("模型用完了长度上限还没有写出回答，请加大 --max-tokens")
             if attempt == 0:
                 self.notice("模型的回答是空的，再问一次。")
-        why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
-        raise BackendError(f"模型两次都给了空的回答{why}，换个问法或换个模型再试")
+        raise BackendError(f"模型两次都给了空的回答（{turn.finish}），换个问法或换个模型再试")
 
     def _ask(self, question: Question, show: Callable) -> Turn:
         """One answer, over as many requests as it takes."""
@@ -8214,9 +8214,9 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
-    named = values.get(kind.url_variable, "")
-    ollama = values.get("OLLAMA_HOST") if kind is OpenAICompatLLM else None
-    usual = ollama_base_url(ollama) if ollama else kind.usual_url
+    named, usual = values.get(kind.url_variable, ""), kind.usual_url
+    if kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
+        usual = ollama_base_url(values["OLLAMA_HOST"])
     url = repair_base_url(base_url or named or usual)
     together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
@@ -9080,6 +9080,7 @@ def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[
 # --- a run with a real model, as it happens ---
 
 QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
+_CONTROLS = dict.fromkeys({*range(32), 127} - {9, 10})  # a model must not steer the terminal
 _STATUS_WORDS = {word: f"{text}：" for word, text in RESULT_STATUS.items()} | {"ok": ""}
 
 
@@ -9115,7 +9116,7 @@ class LiveScreen:
     def line(self, text: str, name: str = "dim") -> None:
         """One finished line for the user."""
         self._pause()
-        for row in text.split("\n"):
+        for row in text.translate(_CONTROLS).split("\n"):
             self._write(self._style.paint(row, name) + "\n")
 
     def notice(self, sentence: str) -> None:
@@ -9133,7 +9134,7 @@ class LiveScreen:
                     self._show_turn(turn)
                 case CallStarted(call):
                     self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                    self._wait(f"{call.name} 运行中")
+                    self._wait(f"{call.name[:40]} 运行中")
                 case CallFinished(call, result, seconds):
                     took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                     text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
@@ -9159,7 +9160,8 @@ class LiveScreen:
             return text
         text = " ".join(text.split())
         room = 2 * self._style.width
-        return text if columns(text) <= room else next(iter(_chopped(text, room))) + " ……"
+        short = text[: 2 * room]  # before it is chopped: that takes quadratic time
+        return text if columns(text) <= room else next(iter(_chopped(short, room))) + " ……"
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
@@ -9167,11 +9169,11 @@ class LiveScreen:
             self.shown = ""
         elif kind == "text" and self._answer:
             self._change_to("text")
-            self._answer(piece)
+            self._answer(piece.translate(_CONTROLS))
             self.shown += piece
         elif kind == "reasoning" and self._ticking and self._level == FULL:
             self._change_to("reasoning")
-            self._write(self._style.paint(piece, "dim"))
+            self._write(self._style.paint(piece.translate(_CONTROLS), "dim"))
 
     def _change_to(self, kind: str) -> None:
         if self._kind != kind:
@@ -9984,8 +9986,7 @@ def _connect(args, notice: Callable[[str], None]):
     patience = Patience()
     if args.timeout:
         patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
-    settings = settings._replace(model=name)
-    return kind(settings=settings, patience=patience, notice=notice, **place)
+    return kind(settings=settings._replace(model=name), patience=patience, notice=notice, **place)
 
 
 def run_models(args, style: Style) -> Iterator[str]:

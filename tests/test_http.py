@@ -217,6 +217,16 @@ def test_A12_characters_split_between_reads_arrive_whole():
         assert "".join(p for k, p in client.pieces if k == "text") == "显存是４ GiB"
 
 
+def test_A12_a_character_whose_halves_come_in_two_deltas_arrives_whole():
+    halves = [delta(content="\ud83d"), delta(content="\ude00 ok"), delta("stop")]
+    reply = Reply(
+        "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in halves).encode(),
+        type="text/event-stream",
+    )
+    with FakeServer(reply) as server:
+        assert Client(server).run()[0].text == "\U0001f600 ok"
+
+
 def test_A14_doubled_braces_in_a_fence_are_a_call():
     text = '```json\n{{"name":"calculator","arguments":{"expression":"17*23+4"}}}\n```'
     client, _, _ = one_call(says(text), told=1)
