@@ -7680,16 +7680,14 @@ _NO_TOOLS = (  # vLLM, llama-server, Ollama; OpenRouter, strict servers; Mistral
     r"|\b(tools?(?! choice)|function calling)\b[^.]{0,40} not (supported|enabled|available)"
 )
 _NO_STREAM = r"(?i)\bstream(ing)?\b.{0,60}(not supported|unsupported)|(not|n't) support stream"
+_TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|maximum.{0,30}tokens"
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
     ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
-    (
-        (413,), r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long"
-        r"|maximum.{0,30}tokens", "对话太长，办法：{longer}",
-    ),
+    ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
     ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
@@ -7716,8 +7714,7 @@ class HttpModel:
     def __init__(
         self, base_url: str, settings: Settings = Settings(), *, key: str = "", key_hint: str = "",
         patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
-        clock: Callable[[], float] | None = None, now: Callable[[], float] | None = None,
-        sleep: Callable[[float], None] | None = None,
+        clock: Callable | None = None, now: Callable | None = None, sleep: Callable | None = None,
     ):
         import time
 
@@ -8101,10 +8098,9 @@ class GeminiFold(OpenAIFold):
             if call := _dict(part.get("functionCall")):
                 function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
                 delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
         counts = usage and {
-            "prompt_tokens": _number(usage, "promptTokenCount"),
-            "completion_tokens": _number(usage, "candidatesTokenCount")
-            + _number(usage, "thoughtsTokenCount"),
+            "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
             "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
         }
         choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
@@ -8214,10 +8210,11 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
-    named, usual = values.get(kind.url_variable, ""), kind.usual_url
-    if kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
-        usual = ollama_base_url(values["OLLAMA_HOST"])
-    url = repair_base_url(base_url or named or usual)
+    named = values.get(kind.url_variable, "")
+    url = base_url or named or kind.usual_url
+    if not (base_url or named) and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
+        url = ollama_base_url(values["OLLAMA_HOST"])
+    url = repair_base_url(url)
     together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
     found = [name for name in kind.key_variables if name in values]

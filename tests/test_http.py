@@ -828,6 +828,12 @@ def test_E5_localhost_is_tried_in_both_families_and_the_error_says_so():
     assert "::1" in said and "127.0.0.1" in said
 
 
+def test_E6_what_the_user_names_makes_OLLAMA_HOST_irrelevant():
+    for named, environ in [("http://box/v1", {}), ("", {"OPENAI_BASE_URL": "http://box/v1"})]:
+        environ = {**environ, "OLLAMA_HOST": "http://a..b"}
+        assert w.find_place(w.BACKENDS["openai"], named, "", environ)["base_url"] == "http://box/v1"
+
+
 def test_E4_no_proxy_is_asked_for_this_machine(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with FakeServer(ANSWERS) as server:
