@@ -4187,8 +4187,9 @@ def _openai_call(id: str, name: str, arguments: str) -> dict:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tool_message(id: str, text: str, **rest) -> dict:
-    return {"role": "tool", "tool_call_id": id, "content": text, **rest}
+def _tool_message(id: str, text: str, failed: object) -> dict:
+    message = {"role": "tool", "tool_call_id": id, "content": text}
+    return {**message, "is_error": True} if failed else message
 
 
 def _numbered(number: int) -> str:
@@ -4361,9 +4362,8 @@ def from_anthropic_messages(system: str | list, messages: list[dict]) -> list[di
             result.append(_assistant(text, calls, ANTHROPIC_BLOCKS, blocks, _anthropic_blocks))
             continue
         for answer in (b for b in blocks if b["type"] == "tool_result"):
-            bad = {"is_error": True} if answer.get("is_error") else {}
             text = content_text(answer.get("content"))
-            result.append(_tool_message(answer["tool_use_id"], text, **bad))
+            result.append(_tool_message(answer["tool_use_id"], text, answer.get("is_error")))
         if rest := [b for b in blocks if b["type"] != "tool_result"]:
             _add_user(result, content_text(rest))
     return result
@@ -4416,8 +4416,7 @@ def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
         for response in (answer["response"] for answer in answers):
             value = response.get("output", response.get("error", response))
             text = value if isinstance(value, str) else json_text(value)
-            bad = {"is_error": True} if "error" in response else {}
-            result.append(_tool_message(next(waiting)["id"], text, **bad))
+            result.append(_tool_message(next(waiting)["id"], text, "error" in response))
         if rest := [part for part in parts if "functionResponse" not in part]:
             _add_user(result, content_text(rest))
     return result
@@ -7267,7 +7266,9 @@ class HttpError(Exception):
 # --- addresses ---
 
 # Patterns stay text in this section: most runs need none, and compiling them costs start-up time.
-_PASTED_PATH = r"(/chat/completions|/completions|/responses|/models|/messages|/api/\w+|/api)$"
+_PASTED_PATH = (  # the last are Ollama's own
+    r"/((chat/)?completions|responses|models|messages|embeddings|api/(chat|generate|tags|show))$"
+)
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to call
 
 
@@ -7362,12 +7363,7 @@ def read_error(body: bytes) -> tuple[str, object]:
 
 
 def raise_error_object(value: dict) -> None:
-    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200.
-
-    >>> raise_error_object({"code": "InvalidApiKey", "message": "Invalid API-key provided."})
-    Traceback (most recent call last):
-    w4d3_tools_mcp.HttpError: Invalid API-key provided.
-    """
+    """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
     error = value.get("error") or (value if value.get("object") == "error" else None)
     answers = any(value.get(key) for key in ("choices", "candidates", "type", "data", "models"))
     if not error and (answers or not _sentence(value)):
@@ -7392,13 +7388,12 @@ def retry_after(headers: Mapping, now: float) -> float | None:
             return max(0.0, seconds) if math.isfinite(seconds) else None
     from email.utils import parsedate_to_datetime
 
-    try:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, TypeError, OverflowError):
-        return None
+    return None
 
 
-_HOPELESS = r"(?i)insufficient_quota|billing|exceeded your current quota|余额不足|欠费"
+_HOPELESS = r"(?i)insufficient_quota|exceeded your current quota|credit balance|余额不足|欠费"
 _UNREADABLE_CALL = (
     r"(?i)pars\w+ tool call|does not match the expected|peg-native"  # Ollama, llama-server
     r"|tool_use_failed|failed to call a function"  # Groq
@@ -7460,14 +7455,12 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case ConnectionRefusedError() if is_loopback(host):
             starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
             tried = "（::1 和 127.0.0.1 都试过）" if host == "localhost" else ""
-            text = (
-                f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n"
-                "地址不对请改 --base-url；只想看看效果就用 --backend mock 提问"
-            )
+            text = f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 "
+            text += "--base-url；只想看看效果就用 --backend mock 提问"
         case socket.gaierror() | UnicodeError():
             text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
-            text = f"{host} 的证书没有通过验证：{error.verify_message}{way}"
+            text = f"{host} 的证书不可信（自签的请设 SSL_CERT_FILE）：{error.verify_message}{way}"
         case ssl.SSLError():
             text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
         case TimeoutError():
@@ -7517,14 +7510,12 @@ class _TimedSocket(io.RawIOBase):
 
 def _proxy_for(url: str) -> str:
     """The proxy that the environment names for this address; never one for this machine."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    if is_loopback(parts.hostname):
+    if is_loopback(host_of(url)):
         return ""
     from urllib.request import getproxies, proxy_bypass
 
-    return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
+    scheme, _, rest = url.partition("://")
+    return "" if proxy_bypass(rest.partition("/")[0]) else getproxies().get(scheme, "")
 
 
 def _connection(url: str, proxy: str, seconds: float) -> tuple:
@@ -7534,11 +7525,11 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
 
     url = quote(url, safe="!#$%&'()*+,/:;=?@[]~")
     parts = urlsplit(url)
-    target = url.partition(parts.netloc)[2]
+    target, headers = url.partition(parts.netloc)[2], {}
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     if not proxy:
         return make(parts.hostname, parts.port, timeout=seconds), target, {}
-    via, headers = urlsplit(proxy if "://" in proxy else f"http://{proxy}"), {}
+    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     try:
         if via.scheme not in ("http", "https") or not via.hostname:
             raise ValueError
@@ -7758,12 +7749,6 @@ def context_was_cut(usage: Usage, low: int) -> bool:
     return bool(low >= 1000 and 0 < usage.input < 0.8 * low or filled)
 
 
-def _call_text(call: dict) -> str:
-    function = call["function"]
-    value = {"name": function["name"], "arguments": arguments_object(function["arguments"])}
-    return f"<tool_call>\n{json_text(value)}\n</tool_call>"
-
-
 def told_as_text(question: Question) -> Question:
     """The question in the text protocol: tools in the system message, calls and results as text."""
     if not question.tools:
@@ -7777,18 +7762,18 @@ def told_as_text(question: Question) -> Question:
             case {"role": "tool", "content": text}:
                 _add_user(messages, text_tool_result(text))
             case {"role": "assistant", "tool_calls": calls, "content": text}:
-                text = "\n".join([text, *map(_call_text, calls)]).strip()
-                messages.append({"role": "assistant", "content": text})
+                for function in (call["function"] for call in calls):
+                    arguments = arguments_object(function["arguments"])
+                    value = {"name": function["name"], "arguments": arguments}
+                    text += f"\n<tool_call>\n{json_text(value)}\n</tool_call>"
+                messages.append({"role": "assistant", "content": text.strip()})
             case _:
                 messages.append(message)
     return Question(messages, [])
 
 
 def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
-    """The call without a list of one, or a sole key that is no parameter, around its arguments.
-
-    gpt-oss in Ollama writes the first, DeepSeek V3.2 the second.
-    """
+    """The call without a list of one (gpt-oss), or a sole key (DeepSeek V3.2), around arguments."""
     schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
     names = schema.get("properties", {}).keys()
     with contextlib.suppress(ValueError, RecursionError):
@@ -7808,7 +7793,8 @@ def sorted_text(turn: Turn, question: Question) -> Turn:
         if parts.calls:
             reasoning = turn.reasoning or parts.reasoning
             return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-    text, reasoning = split_reasoning(turn.text)
+    whole = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text, reasoning = split_reasoning(whole)  # whole: an emoji may come in halves, one per delta
     calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
     return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
 
@@ -7817,21 +7803,20 @@ _MODEL_UNKNOWN = (
     r"(?is)model.{0,80}(not found|not exist|no such|unknown|invalid|不存在)"
     r"|(not found|no such|unknown|invalid).{0,20}model|模型.{0,40}不存在"
 )
-_NO_TOOLS = (
-    r"(?i)enable-auto-tool-choice|tool-call-parser"  # vLLM
-    r"|do(es)?( not|n't) support (tool|function)"  # Ollama: gemma3, deepseek-r1
-    r"|endpoints found that support tool|\b(tools?|function calling)\b[^.]{0,40} not supported"
+_NO_TOOLS = (  # vLLM, llama-server, Ollama; OpenRouter, strict servers; Mistral and others
+    r"(?i)tool-call-parser|tools param requires|do(es)?( not|n't) support (tool|function)"
+    r"|endpoints found that support tool|(unrecognized|unknown)[^.]{0,50}\btools\b|body\.tools:"
+    r"|\b(tools?(?! choice)|function calling)\b[^.]{0,40} not (supported|enabled|available)"
 )
+_NO_STREAM = r"(?i)\bstream(ing)?\b.{0,60}(not supported|unsupported)|(not|n't) support stream"
+_TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|maximum.{0,30}tokens"
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
     ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
-    (
-        (413,), r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long"
-        r"|maximum.{0,30}tokens", "对话太长，办法：{longer}",
-    ),
+    ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
     ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
@@ -7845,8 +7830,7 @@ class HttpModel:
     sleep are parameters for tests; None means the real ones.
     """
 
-    usual_url = ""
-    url_variable, model_variable = "", ""  # of the environment
+    usual_url = url_variable = model_variable = ""  # variables of the environment
     key_variables: tuple[str, ...] = ()
     path, models_path = "", "/models"
     versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
@@ -7859,8 +7843,7 @@ class HttpModel:
     def __init__(
         self, base_url: str, settings: Settings = Settings(), *, key: str = "", key_hint: str = "",
         patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
-        clock: Callable[[], float] | None = None, now: Callable[[], float] | None = None,
-        sleep: Callable[[float], None] | None = None,
+        clock: Callable | None = None, now: Callable | None = None, sleep: Callable | None = None,
     ):
         import time
 
@@ -7906,13 +7889,10 @@ class HttpModel:
             if turn.calls or turn.text.strip():
                 return turn
             if turn.finish == "length":
-                raise BackendError(
-                    "模型用完了长度上限还没有写出回答（可能都用在思考上），请加大 --max-tokens"
-                )
+                raise BackendError("模型用完了长度上限还没有写出回答，请加大 --max-tokens")
             if attempt == 0:
                 self.notice("模型的回答是空的，再问一次。")
-        why = "" if turn.finish in ("stop", "tool_calls") else f"（结束原因 {turn.finish}）"
-        raise BackendError(f"模型两次都给了空的回答{why}，换个问法或换个模型再试")
+        raise BackendError(f"模型两次都给了空的回答（{turn.finish}），换个问法或换个模型再试")
 
     def _ask(self, question: Question, show: Callable) -> Turn:
         """One answer, over as many requests as it takes."""
@@ -7981,11 +7961,11 @@ class HttpModel:
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
-        low = estimated_tokens(body) if turn.usage else 0
-        if turn.usage and context_was_cut(turn.usage, low):
+        usage = turn.usage or Usage()
+        low = estimated_tokens(body) if usage.input else 0
+        if context_was_cut(usage, low):
             self.notice(
-                f"上下文很可能被截断了：发出的内容至少约 {low} 个 token，"
-                f"服务器只读了 {turn.usage.input} 个，"
+                f"上下文很可能被截断了：发出至少约 {low} 个 token，服务器只读了 {usage.input} 个，"
                 f"系统提示和工具说明可能已经丢失。办法：{_longer_context(self.base_url)}。",
             )
         return turn
@@ -8002,12 +7982,12 @@ class HttpModel:
         status, text = failure.status, failure.text
         if status not in (200, 400, 404, 405, 422, 500, 501):
             return False
-        if "tools" in body and re.search(_NO_TOOLS, text):
+        if "tools" in body and re.search(_NO_TOOLS, text) and not re.search(_NO_STREAM, text):
             self._as_text = True
+            flags = {"tool-call-parser": _SERVERS[8000], "jinja": _SERVERS[8080]}.items()
             why = "服务器说这个模型不支持工具。"
-            if "tool-call-parser" in text:
-                flags = "--enable-auto-tool-choice --tool-call-parser hermes"
-                why = f"这个 vLLM 没有打开工具调用（启动时加 {flags}）。"
+            for name, start, _ in (server for word, server in flags if word in text):
+                why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
             self.notice(why + _TEXT_PROTOCOL)
             return True
         for quirk in self.quirks:
@@ -8030,22 +8010,21 @@ class HttpModel:
                 return f"{text}。办法：{_SERVERS[8080][2]}"
         if status == 0:
             begun = failure.turn.text if failure.turn else ""
-            return f"{text}，重试后还是这样" + (f"。已收到：{cut(begun, 300)}" if begun else "")
+            text += "，重试后还是这样；请看服务器的日志，检查 --base-url"
+            return text + (f"。已收到：{cut(begun, 300)}" if begun else "")
         if re.search(_UNREADABLE_CALL, text):
             return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
         words = text.rstrip("。.") or "（没有说明）"
         said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
-        wait = retry_after(failure.headers, self._now()) or 0
-        if wait > LONGEST_WAIT:
+        if (wait := retry_after(failure.headers, self._now()) or 0) > LONGEST_WAIT:
             return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
-        ours = next(
-            ours for statuses, words, ours in _ADVICE
+        fits = (
+            advice for statuses, words, advice in _ADVICE
             if status in statuses or (words and status < 500 and re.search(words, text))
         )
-        return said + (advice or ours.format(
-            key=self.key_hint or "请用 --key 给出正确的密钥", url=self.base_url + self.path,
-            longer=_longer_context(self.base_url),
-        ))
+        key, url = self.key_hint or "请用 --key 给出正确的密钥", self.base_url + self.path
+        longer = _longer_context(self.base_url)
+        return said + (advice or next(fits).format(key=key, url=url, longer=longer))
 
     def _known_models(self) -> str:
         try:
@@ -8107,11 +8086,6 @@ def _nine_letter_ids(message: dict) -> dict:
     return {**message, "tool_call_id": short(id)} if id else message
 
 
-def _null_content(message: dict) -> dict:
-    empty = "tool_calls" in message and not message["content"]
-    return {**message, "content": None} if empty else message
-
-
 def _one_call_per_turn(body: dict) -> dict:
     """Each turn with several calls as several turns with one call and its result."""
     messages = []
@@ -8125,21 +8099,16 @@ def _one_call_per_turn(body: dict) -> dict:
     return {**body, "messages": messages}
 
 
-def _system_in_user(body: dict) -> dict:
-    first, *rest = body["messages"]
-    return {**body, "messages": tidy_history([{**first, "role": "user"}, *rest])}
-
-
-def _completion_tokens(body: dict) -> dict:
-    if "max_tokens" not in body:
-        return body
-    return {**_without(body, "max_tokens"), "max_completion_tokens": body["max_tokens"]}
-
-
+_NEW_NAMES = {"max_tokens": "max_completion_tokens"}
 OPENAI_QUIRKS = (
     Quirk(  # OpenAI o-series and GPT-5
-        r"(?s)max_tokens.*max_completion_tokens", _completion_tokens,
+        r"(?s)max_tokens.*max_completion_tokens",
+        lambda body: {_NEW_NAMES.get(key, key): value for key, value in body.items()},
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
+    ),
+    Quirk(
+        _NO_STREAM, lambda body: _without(_without(body, "stream"), "stream_options"),
+        "服务器不能边写边发，已改为一次收完。",
     ),
     Quirk(  # Mistral
         r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
@@ -8156,11 +8125,15 @@ OPENAI_QUIRKS = (
     ),
     Quirk(  # Gemma 2 templates
         r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
-        _system_in_user, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
+        lambda body: {**body, "messages": tidy_history(
+            [{**body["messages"][0], "role": "user"}, *body["messages"][1:]]
+        )}, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
     ),
     Quirk(
         r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_messages(_null_content), "服务器不要空的 content，已改成 null 重发。",
+        _on_messages(
+            lambda m: m if m["content"] or "tool_calls" not in m else {**m, "content": None}
+        ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
 
@@ -8177,12 +8150,11 @@ class OpenAICompatLLM(HttpModel):
     fold = OpenAIFold
 
     def mended(self, failure: HttpError, body: dict) -> bool:
-        odd = "Unexpected endpoint" in failure.text  # LM Studio, under HTTP 200
-        wrong_path = odd or failure.status in (404, 405)
-        host_only = self.base_url.count("/") == 2
-        if wrong_path and host_only and not re.search(_MODEL_UNKNOWN, failure.text):
-            self.base_url += "/v1"
-            self.notice(f"地址里少了 /v1，已改用 {self.base_url}。")
+        wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text
+        host = self.base_url.removesuffix("/api")  # right for Open WebUI, not for Ollama
+        if wrong_path and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
+            self.base_url = host + "/v1"
+            self.notice(f"地址应该以 /v1 结尾，已改用 {self.base_url}。")
             return True
         return super().mended(failure, body)
 
@@ -8255,10 +8227,9 @@ class GeminiFold(OpenAIFold):
             if call := _dict(part.get("functionCall")):
                 function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
                 delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
         counts = usage and {
-            "prompt_tokens": _number(usage, "promptTokenCount"),
-            "completion_tokens": _number(usage, "candidatesTokenCount")
-            + _number(usage, "thoughtsTokenCount"),
+            "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
             "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
         }
         choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
@@ -8360,42 +8331,32 @@ BACKENDS = {
 }
 
 
-class Place(NamedTuple):
-    """Where to ask, and with which key; `key_hint` is for a server that refuses it."""
+def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> dict:
+    """Where to ask and with which key, as keywords of `kind`; `key_hint` is for a refusal.
 
-    base_url: str
-    key: str = ""
-    key_hint: str = ""
-
-
-def _origin(url: str) -> str:
-    return "/".join(url.split("/")[:3])
-
-
-def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping) -> Place:
-    """The address and the key: what the user gave, else the environment, else the usual address.
-
-    A key from the environment goes only to the address that the environment names with it, or to
-    the host it belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
+    The address is what the user gave, else the environment's, else the usual one. A key from the
+    environment goes only to the address that the environment names with it, or to the host it
+    belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
     named = values.get(kind.url_variable, "")
-    ollama = values.get("OLLAMA_HOST") if kind is OpenAICompatLLM else None
-    usual = ollama_base_url(ollama) if ollama else kind.usual_url
-    url = repair_base_url(base_url or named or usual)
-    if key:
-        return Place(url, key)
-    together = named and _origin(url) == _origin(repair_base_url(named))
+    url = base_url or named or kind.usual_url
+    if not (base_url or named) and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
+        url = ollama_base_url(values["OLLAMA_HOST"])
+    url = repair_base_url(url)
+    together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
     home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
     found = [name for name in kind.key_variables if name in values]
     usable = next((name for name in (home, *found) if name in values), "")
-    if usable and (together or usable == home or home in kind.key_variables):
-        token = values[usable]
-        return Place(url, f"Bearer {token}" if usable.endswith("_AUTH_TOKEN") else token)
+    hint = f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}"
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
-        return Place(url, "", hint)
-    return Place(url, "", f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}")
+    if key:
+        hint = ""
+    elif usable and (together or usable == home or home in kind.key_variables):
+        token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
+        key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
+    return {"base_url": url, "key": key, "key_hint": hint}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9261,6 +9222,7 @@ def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[
 # --- a run with a real model, as it happens ---
 
 QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
+_CONTROLS = dict.fromkeys({*range(32), 127} - {9, 10})  # a model must not steer the terminal
 _STATUS_WORDS = {word: f"{text}：" for word, text in RESULT_STATUS.items()} | {"ok": ""}
 
 
@@ -9296,7 +9258,7 @@ class LiveScreen:
     def line(self, text: str, name: str = "dim") -> None:
         """One finished line for the user."""
         self._pause()
-        for row in text.split("\n"):
+        for row in text.translate(_CONTROLS).split("\n"):
             self._write(self._style.paint(row, name) + "\n")
 
     def notice(self, sentence: str) -> None:
@@ -9314,7 +9276,7 @@ class LiveScreen:
                     self._show_turn(turn)
                 case CallStarted(call):
                     self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                    self._wait(f"{call.name} 运行中")
+                    self._wait(f"{call.name[:40]} 运行中")
                 case CallFinished(call, result, seconds):
                     took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                     text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
@@ -9340,7 +9302,8 @@ class LiveScreen:
             return text
         text = " ".join(text.split())
         room = 2 * self._style.width
-        return text if columns(text) <= room else next(iter(_chopped(text, room))) + " ……"
+        short = text[: 2 * room]  # before it is chopped: that takes quadratic time
+        return text if columns(text) <= room else next(iter(_chopped(short, room))) + " ……"
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
@@ -9348,11 +9311,11 @@ class LiveScreen:
             self.shown = ""
         elif kind == "text" and self._answer:
             self._change_to("text")
-            self._answer(piece)
+            self._answer(piece.translate(_CONTROLS))
             self.shown += piece
         elif kind == "reasoning" and self._ticking and self._level == FULL:
             self._change_to("reasoning")
-            self._write(self._style.paint(piece, "dim"))
+            self._write(self._style.paint(piece.translate(_CONTROLS), "dim"))
 
     def _change_to(self, kind: str) -> None:
         if self._kind != kind:
@@ -9387,9 +9350,7 @@ class LiveScreen:
             (self._answer if self._kind == "text" else self._write)("\n")
             self._kind = ""
 
-    def close(self) -> None:
-        """Leave the screen tidy, whatever happened."""
-        self._pause()
+    close = _pause  # leaves the screen tidy, whatever happened
 
 
 # --- the trace of a run: OpenTelemetry's GenAI attribute names, one JSON object a line ---
@@ -10749,10 +10710,7 @@ def _connect(args, notice: Callable[[str], None]):
     patience = Patience()
     if args.timeout:
         patience = Patience(min(patience.connect, args.timeout), args.timeout, args.timeout)
-    return kind(
-        place.base_url, settings._replace(model=name),
-        key=place.key, key_hint=place.key_hint, patience=patience, notice=notice,
-    )
+    return kind(settings=settings._replace(model=name), patience=patience, notice=notice, **place)
 
 
 def run_models(args, style: Style) -> Iterator[str]:

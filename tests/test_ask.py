@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -429,6 +430,33 @@ def test_any_console_encoding_works(env):
         run = ask("--base-url", server.url, "--model", "m", env=env)
         assert run.returncode == 0 and b"395" in run.stdout and b"Traceback" not in run.stderr
         assert server.bodies()[0]["messages"][1]["content"] == QUESTION
+
+
+def test_a_line_of_a_hundred_thousand_characters_is_cut_in_no_time():
+    lines = []
+    screen = w.LiveScreen(lines.append, w.Style(80, False))
+    call_ = w.ToolCall("a", "x" * 100_000, {"q": "y" * 100_000})
+    begin = time.monotonic()
+    screen.event(w.CallStarted(call_))
+    screen.event(w.CallFinished(call_, w.ToolResult("很" * 100_000), 0.1))
+    screen.event(w.ModelAnswered(1, w.Turn("z" * 100_000, (call_,)), 0.1))
+    assert all("……" in line and len(line) < 250 for line in lines) and len(lines) == 3
+    assert time.monotonic() - begin < 5  # a hang is the failure: it took minutes
+
+
+def test_no_text_of_a_model_or_a_tool_steers_the_terminal():
+    lines = []
+    screen = w.LiveScreen(
+        lines.append, w.Style(80, False), level=w.FULL, terminal=True, answer=lines.append
+    )
+    evil = "a\x1b]0;title\x07\x1b[2Jb\r\tc\n"
+    screen.delta("text", evil)
+    screen.delta("reasoning", evil)
+    screen.notice(evil)
+    screen.event(w.CallFinished(w.ToolCall("a", evil, {}), w.ToolResult(evil), 0.1))
+    screen.close()
+    assert not set("".join(lines)) & {"\x1b", "\x07", "\r"} and "\t" in "".join(lines)
+    assert screen.shown == evil
 
 
 # --- trace ---

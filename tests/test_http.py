@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -214,6 +215,16 @@ def test_A12_characters_split_between_reads_arrive_whole():
         client = Client(server)
         assert client.run()[0].text == "显存是４ GiB"
         assert "".join(p for k, p in client.pieces if k == "text") == "显存是４ GiB"
+
+
+def test_A12_a_character_whose_halves_come_in_two_deltas_arrives_whole():
+    halves = [delta(content="\ud83d"), delta(content="\ude00 ok"), delta("stop")]
+    reply = Reply(
+        "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in halves).encode(),
+        type="text/event-stream",
+    )
+    with FakeServer(reply) as server:
+        assert Client(server).run()[0].text == "\U0001f600 ok"
 
 
 def test_A14_doubled_braces_in_a_fence_are_a_call():
@@ -658,7 +669,15 @@ def test_E2_every_shape_of_error_is_read(body, words):
 
 @pytest.mark.parametrize(
     "given",
-    ["{0}", "{0}/", "{0}/v1/", "{0}//v1//chat/completions", "{0}/v1/models", "{0}/api/chat"],
+    [
+        "{0}",
+        "{0}/",
+        "{0}/v1/",
+        "{0}//v1//chat/completions",
+        "{0}/v1/models",
+        "{0}/api",
+        "{0}/api/chat",
+    ],
 )
 def test_E3_addresses_are_repaired(given):
     def only_v1(body):
@@ -695,12 +714,59 @@ def test_E3_a_wrong_path_says_what_was_asked_for():
         ("HTTP://LOCALHOST:1234/v1", "http://localhost:1234/v1"),
         ("x.example/v1/chat/completions?api-version=1#a", "https://x.example/v1?api-version=1"),
         ("https://x.example./v1", "https://x.example./v1"),
+        ("https://openrouter.ai/api/v1/chat/completions", "https://openrouter.ai/api/v1"),
+        ("https://x.example/v1/embeddings", "https://x.example/v1"),
         ("http://127.0.0.1:0/v1", "http://127.0.0.1:0/v1"),
     ],
 )
 def test_addresses_are_read_as_people_write_them(text, url):
     assert w.repair_base_url(text) == url
     assert w.repair_base_url(url) == url
+
+
+BASES = """
+https://api.openai.com/v1 https://openrouter.ai/api/v1 https://api.deepseek.com
+https://dashscope.aliyuncs.com/compatible-mode/v1 https://ark.cn-beijing.volces.com/api/v3
+https://open.bigmodel.cn/api/paas/v4 https://api.groq.com/openai/v1 https://router.huggingface.co/v1
+https://generativelanguage.googleapis.com/v1beta/openai https://qianfan.baidubce.com/v2
+https://gateway.ai.cloudflare.com/v1/ACCOUNT/NAME/openai http://localhost:3000/api
+https://name.openai.azure.com/openai/v1 http://localhost:1234/v1 https://api.mistral.ai/v1
+"""
+
+
+@pytest.mark.parametrize("base", BASES.split())
+def test_E3_the_documented_addresses_stay_as_they_are(base):
+    assert w.repair_base_url(base) == base == w.repair_base_url(base + "/chat/completions")
+    assert w.OpenAICompatLLM(base + "/").base_url == base
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "https://api.anthropic.com",
+        "https://api.deepseek.com/anthropic",
+        "https://open.bigmodel.cn/api/anthropic",
+        "https://dashscope.aliyuncs.com/apps/anthropic",
+        "http://localhost:11434",
+    ],
+)
+@pytest.mark.parametrize("pasted", ["", "/", "/v1", "/v1/messages", "/v1/models"])
+def test_E3_anthropic_addresses_are_taken_with_and_without_v1(base, pasted):
+    assert w.AnthropicLLM(base + pasted).base_url == base
+
+
+def test_E3_open_webui_is_asked_where_it_answers():
+    with FakeServer(ANSWERS) as server:
+        client = Client(server, url=server.origin + "/api")
+        client.run()
+        assert server.requests[0][0] == "/api/chat/completions" and client.told == []
+
+
+def test_a_certificate_that_is_not_trusted_names_the_variable_for_its_own():
+    refused = ssl.SSLCertVerificationError()
+    refused.verify_message = "self-signed certificate"
+    said = str(w.connection_problem(refused, "https://box.example/v1", ""))
+    assert "SSL_CERT_FILE" in said and "self-signed" in said and "box.example" in said
 
 
 @pytest.mark.parametrize(
@@ -738,7 +804,7 @@ def test_addresses_that_mean_nothing_are_refused(text):
     ],
 )
 def test_E6_OLLAMA_HOST_may_be_an_address_to_listen_on(text, url):
-    assert w.find_place(w.BACKENDS["openai"], "", "", {"OLLAMA_HOST": text}).base_url == url
+    assert w.find_place(w.BACKENDS["openai"], "", "", {"OLLAMA_HOST": text})["base_url"] == url
 
 
 def test_a_query_in_the_address_goes_with_every_request_and_is_not_shown():
@@ -760,6 +826,12 @@ def test_E5_localhost_is_tried_in_both_families_and_the_error_says_so():
         assert Client(server, url=url).run()[0].text == "395"
     said = Client(None, url=url).fails()
     assert "::1" in said and "127.0.0.1" in said
+
+
+def test_E6_what_the_user_names_makes_OLLAMA_HOST_irrelevant():
+    for named, environ in [("http://box/v1", {}), ("", {"OPENAI_BASE_URL": "http://box/v1"})]:
+        environ = {**environ, "OLLAMA_HOST": "http://a..b"}
+        assert w.find_place(w.BACKENDS["openai"], named, "", environ)["base_url"] == "http://box/v1"
 
 
 def test_E4_no_proxy_is_asked_for_this_machine(monkeypatch):
@@ -836,6 +908,12 @@ def test_E7_waits_grow_and_tries_end():
         assert len(client.slept) == 2 and client.slept[1] > 1.3 * client.slept[0]
 
 
+def test_E7_a_rate_limit_that_advertises_is_still_only_a_rate_limit():
+    words = "Rate limit reached. Add a payment method at https://api.example/account/billing."
+    with FakeServer(error(429, words), ANSWERS) as server:
+        assert Client(server).run()[0].text == "395"
+
+
 def test_E7_a_wait_beyond_the_cap_is_told_instead():
     with FakeServer(error(429, "slow down", Retry_After="3600")) as server:
         client = Client(server)
@@ -853,6 +931,8 @@ def test_E7_a_wait_beyond_the_cap_is_told_instead():
         (422, "bad"),
         (429, "insufficient_quota"),
         (402, "余额不足"),
+        (429, "You exceeded your current quota, please check your plan and billing details"),
+        (400, "Your credit balance is too low to access the API. Please go to Plans & Billing"),
     ],
 )
 def test_what_cannot_get_better_is_not_sent_again(status, words):
@@ -966,7 +1046,12 @@ def test_E11_an_ordinary_run_gives_no_false_alarm():
 NO_TOOLS = {
     "E12 Ollama": "registry.ollama.ai/library/gemma3:4b does not support tools",
     "E13 vLLM": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+    "E13 llama-server": "tools param requires --jinja flag",
     "OpenRouter": "No endpoints found that support tool use.",
+    "Mistral": "Function calling is not enabled for this model",
+    "DeepSeek": "deepseek-reasoner does not support Function Calling",
+    "old servers": "Unrecognized request argument supplied: tools",
+    "strict Pydantic servers": "body.tools: Extra inputs are not permitted",
     "others": "Function calling is not supported with this model",
 }
 
@@ -981,7 +1066,8 @@ def test_a_server_without_tools_gets_the_text_protocol(words):
         end, _ = client.run()
         assert end.text == "395"
         assert len(client.told) == 1 and "文字协议" in client.told[0]
-        assert ("--enable-auto-tool-choice" in client.told[0]) == ("vLLM" in client.told[0])
+        assert ("--enable-auto-tool-choice" in client.told[0]) == ("auto-tool" in words)
+        assert ("--jinja" in client.told[0]) == ("jinja" in words)
         second, third = server.bodies()[1:]
         assert "tools" not in second and "calculator" in second["messages"][0]["content"]
         roles = [m["role"] for m in third["messages"]]
@@ -1047,6 +1133,12 @@ REFUSALS = {
         "parallel_tool_calls",
     ),
     "E15 tool_choice": (400, {"error": "Invalid tool_choice type: 'object'"}, {}, "tool_choice"),
+    "E15 tool choice in words": (
+        400,
+        {"error": "this tool choice is not supported: tool_choice"},
+        {},
+        "tool_choice",
+    ),
     "a short name": (
         400,
         {"error": {"message": "Unknown parameter: 'n'."}},
@@ -1090,6 +1182,23 @@ def test_E18_max_tokens_becomes_max_completion_tokens():
             server.bodies()[1]["max_completion_tokens"] == 50
             and "max_tokens" not in server.bodies()[1]
         )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Streaming is not supported with tools",
+        "tools are not supported when stream is set: stream unsupported",
+        "this model does not support streaming",
+    ],
+)
+def test_E17_a_server_that_cannot_stream_is_asked_for_the_whole(words):
+    with FakeServer(error(400, words), CALLS, ANSWERS) as server:
+        client = Client(server)
+        assert client.run()[0].text == "395" and "一次收完" in client.told[0]
+        assert [
+            set(body) & {"tools", "stream", "stream_options"} for body in server.bodies()[1:]
+        ] == [{"tools"}] * 2
 
 
 def test_E17_options_may_switch_streaming_off():
@@ -1305,10 +1414,10 @@ KEYS = {  # (backend, --base-url, environment) → the key that is sent
 @pytest.mark.parametrize("backend, url, environ, key", KEYS.values(), ids=KEYS)
 def test_E25_a_key_from_the_environment_goes_only_where_it_belongs(backend, url, environ, key):
     place = w.find_place(w.BACKENDS[backend], url, "", environ)
-    assert place.key == key
+    assert place["key"] == key
     if not key and "OPENAI_API_KEY" in environ:
-        assert "OPENAI_API_KEY" in place.key_hint
-    assert w.find_place(w.BACKENDS[backend], url, "given", environ).key == "given"
+        assert "OPENAI_API_KEY" in place["key_hint"]
+    assert w.find_place(w.BACKENDS[backend], url, "given", environ)["key"] == "given"
 
 
 def test_E26_silence_and_endless_trickles_end():
