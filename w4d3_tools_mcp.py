@@ -84,7 +84,9 @@ import time
 import types
 import typing
 import unicodedata
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable, Hashable, Iterable, Iterator, Mapping, MappingView, Sequence,
+)
 from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
@@ -243,6 +245,7 @@ class Scalar(NamedTuple):
     extra: dict = {}  # further schema keywords
     read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
     write: Callable = _write_text  # value → JSON value, or ValueError
+    wanted: str = ""  # in an error: what the text should be
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
@@ -254,7 +257,8 @@ SCALARS = {
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
     "builtins.complex": Scalar("string"),
     "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
-                             lambda cls, text: cls.fromhex(text), bytes.hex),
+                             lambda cls, text: cls.fromhex(text), bytes.hex,
+                             '十六进制文字（base16），如 "00ff"'),
     "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
     "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
     "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso,
@@ -282,30 +286,66 @@ def _scalar_row(cls: Any) -> Scalar | None:
 
 # --- value → JSON ---
 
-def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
-    if isinstance(value, enum.Enum):
-        return _plain(value.value, other)
-    if row := _scalar_row(type(value)):
-        try:
-            return row.write(value)
-        except ValueError:
-            return other(value)
-    if isinstance(value, Mapping):
-        items = [(_plain(key, other), _plain(item, other)) for key, item in value.items()]
-        return {key if type(key) is str else json.dumps(key): item for key, item in items}
-    if hasattr(type(value), "__dataclass_fields__"):
-        import dataclasses
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: _plain(getattr(value, name), other) for name in names}
-    for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
-        if callable(getattr(type(value), method, None)):
-            return _plain(getattr(value, method)(), other)
-    if isinstance(value, (set, frozenset)):
-        items = [_plain(item, other) for item in value]  # sorted: the same order in every run
-        return sorted(items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
-    if isinstance(value, Sequence):
-        return [_plain(item, other) for item in value]
-    return other(value)
+_MOST_ITEMS = 100_000  # of one value: `range(10**12)` and lists that share parts end there
+
+
+class _Rest:
+    """Stands for the items beyond the bound."""
+
+    def __repr__(self) -> str:
+        return f"……（太长，只保留前 {_MOST_ITEMS} 项）"
+
+
+class _Writer:
+    """One run of `plain`, which says what the parameters mean."""
+
+    def __init__(self, other: Callable[[Any], Any]):
+        self.other, self.left = other, iter(range(_MOST_ITEMS))  # one is taken for each item
+
+    def array(self, items: Iterable) -> list:
+        made = []
+        for item in items:
+            if next(self.left, None) is None:
+                return [*made, self.other(_Rest())]
+            made.append(self.value(item))
+        return made
+
+    def object(self, value: Mapping) -> Any:
+        made: dict[str, Any] = {}
+        for key, item in value.items():
+            if next(self.left, None) is None:
+                return {**made, "…": self.other(_Rest())}
+            name = self.value(key)
+            name = name if type(name) is str else json.dumps(name)
+            if name in made:
+                return self.other(value)  # {1: "a", "1": "b"} has one key twice
+            made[name] = self.value(item)
+        return made
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, enum.Enum):
+            return self.value(value.value)
+        if row := _scalar_row(type(value)):
+            try:
+                return row.write(value)
+            except ValueError:
+                return self.other(value)
+        if isinstance(value, Mapping):
+            return self.object(value)
+        if hasattr(type(value), "__dataclass_fields__"):
+            import dataclasses
+            names = [field.name for field in dataclasses.fields(value)]
+            return self.object({n: getattr(value, n) for n in names if hasattr(value, n)})
+        for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
+            if callable(getattr(type(value), method, None)):
+                return self.value(getattr(value, method)())
+        if isinstance(value, (set, frozenset)):
+            items = self.array(value)  # sorted: the same order in every run
+            return sorted(
+                items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
+        if isinstance(value, (Sequence, MappingView)):
+            return self.array(value)
+        return self.other(value)
 
 
 def _refuse(value: object) -> Any:
@@ -316,14 +356,15 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
-    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself) goes to
-    `other`, which returns a substitute or, by default, raises ValueError.
+    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself, what
+    comes after 100,000 items) goes to `other`, which returns a substitute or, by default, raises
+    ValueError. An iterator is such an object too; it is never consumed.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
     """
     try:
-        return _plain(value, other)
+        return _Writer(other).value(value)
     except RecursionError:
         return other(value)
 
@@ -472,6 +513,7 @@ class Shape(NamedTuple):
 
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
     read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
+    hashable: bool = True  # whether what `read` gives can be in a set, if that is known
 
     def accepts(self, value: Any) -> bool:
         try:
@@ -568,7 +610,9 @@ class _Scope:
                 return shape
             self.defs[self.names[key]] = shape
         name = self.names[key]
-        return Shape({"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value))
+        known = self.defs[name].hashable if name in self.defs else True
+        return Shape(
+            {"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value), known)
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -589,7 +633,7 @@ def _scalar(tp: Any, scope: _Scope) -> Shape:
         if type(value) in parsed:
             with contextlib.suppress(Exception):  # each class has its own, not just ValueError
                 return row.read(tp, value)
-        raise _MisfitError(value, row.extra.get("format") or " 或 ".join(types))
+        raise _MisfitError(value, row.wanted or row.extra.get("format") or " 或 ".join(types))
 
     return Shape({"type": _one_or_list(types), **row.extra}, read)
 
@@ -633,6 +677,114 @@ def _alias(tp: Any, scope: _Scope) -> Shape:
         tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)), inline=True)
 
 
+# --- patterns: regular expressions in linear time ---
+
+# `re` tries one way after the other: on forty letters (a|aa)+$ takes it minutes, during which no
+# thread runs and no deadline fires. Here all ways advance together, one character at a time
+# (Thompson 1968), so the work is at most length of the text × size of the pattern. `re` still
+# parses, and judges single characters and places such as ^ and \b.
+
+_MAX_MATCHED = 5_000  # characters that a pattern or format is tried on
+_MAX_STEPS = 4_000  # of one pattern, its counted repeats written out
+_PARSER = getattr(re, "_parser", None) or re.sre_parse  # the second name: Python 3.10
+_COMPILER = getattr(re, "_compiler", None) or re.sre_compile
+
+
+class Pattern:
+    """A regular expression as steps (check, whether it takes a character, the steps that follow).
+
+    A check is None, or as `re.Pattern.match`, or (first step, characters back, what it should
+    give) for a look around. Step 0 is the end. SchemaError if the expression cannot be used.
+    """
+
+    def __init__(self, text: str):
+        self.steps, self.leaves = [(None, False, ())], {}
+        try:
+            re.compile(text)  # the errors that `parse` alone does not see
+            parsed = _PARSER.parse(text)
+            self.start = self._chain(parsed, parsed.state.flags, 0)
+        except (re.error, RecursionError, OverflowError, Warning) as error:
+            shown = text if len(text) <= 80 else text[:80] + "…"
+            raise SchemaError(f"正则 {shown} 无法使用（{error}）") from None
+
+    def _add(self, check: object, wide: bool, *targets: int) -> int:
+        if len(self.steps) >= _MAX_STEPS:
+            raise OverflowError("展开之后太大")
+        self.steps.append((check, wide, targets))
+        return len(self.steps) - 1
+
+    def _chain(self, nodes: Iterable, flags: int, then: int) -> int:
+        for node in reversed(list(nodes)):
+            then = self._node(node, flags, then)
+        return then
+
+    def _node(self, node: tuple, flags: int, then: int) -> int:
+        """Add the steps of one node of the parser's tree, in front of the step `then`."""
+        name, arg = node[0].name, node[1]
+        if name == "SUBPATTERN":
+            return self._chain(arg[3], _COMPILER._combine_flags(flags, arg[1], arg[2]), then)
+        if name == "BRANCH":
+            return self._add(None, False, *[self._chain(way, flags, then) for way in arg[1]])
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            return self._repeat(*arg, flags, then)
+        if name in ("ASSERT", "ASSERT_NOT"):
+            back = arg[1].getwidth()[0] if arg[0] < 0 else 0
+            return self._add((self._chain(arg[1], flags, 0), back, name == "ASSERT"), False, then)
+        if name not in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
+            raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
+        if (id(node), flags) not in self.leaves:
+            state = _PARSER.State()
+            state.flags = flags
+            leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node]))
+            self.leaves[id(node), flags] = leaf.match
+        return self._add(self.leaves[id(node), flags], name not in ("AT", "FAILURE"), then)
+
+    def _repeat(self, low: int, high: int, inner: Iterable, flags: int, then: int) -> int:
+        if high > _MAX_MATCHED:
+            loop = self._add(None, False)
+            self.steps[loop] = (None, False, (self._chain(inner, flags, loop), then))
+            then = loop
+        else:
+            out = then
+            for _ in range(high - low):
+                then = self._add(None, False, self._chain(inner, flags, then), out)
+        for _ in range(low):
+            if then == (then := self._chain(inner, flags, then)):
+                break  # nothing inside, so nothing to repeat
+        return then
+
+    def _runs(self, start: int, text: str, at: int, pay: Callable, *, anywhere: bool) -> bool:
+        arrived = [start]
+        for here in range(at, len(text) + 1):
+            todo, seen, arrived = arrived, set(), [start] if anywhere else []
+            while todo:
+                if (number := todo.pop()) in seen:
+                    continue
+                seen.add(number)
+                check, wide, targets = self.steps[number]
+                if type(check) is tuple:
+                    first, back, wanted = check
+                    fits = wanted == (here >= back and self._runs(
+                        first, text, here - back, pay, anywhere=False))
+                else:
+                    fits = not check or check(text, here)
+                if fits:
+                    (arrived if wide else todo).extend(targets)
+            if 0 in seen:
+                return True
+            pay(1 + len(seen) // 4)
+            if not arrived:
+                break
+        return False
+
+    def search(self, text: str, pay: Callable[[int], None] = lambda work: None) -> bool:
+        """Whether it matches anywhere in the text, as `re.search`; `pay` may raise to stop it."""
+        return self._runs(self.start, text, 0, pay, anywhere=True)
+
+
+compile_pattern = functools.lru_cache(128)(Pattern)
+
+
 # `Annotated` constraints, by the attribute that annotated_types, pydantic and re.Pattern share:
 # (attribute, JSON type, schema keyword, whether value and limit agree).
 CONSTRAINTS = (
@@ -645,7 +797,7 @@ CONSTRAINTS = (
     ("max_length", "string", "maxLength", lambda v, n: len(v) <= n),
     ("min_length", "array", "minItems", lambda v, n: len(v) >= n),
     ("max_length", "array", "maxItems", lambda v, n: len(v) <= n),
-    ("pattern", "string", "pattern", lambda v, text: re.search(text, v)),
+    ("pattern", "string", "pattern", lambda v, text: compile_pattern(text).search(v)),
 )
 
 
@@ -665,6 +817,8 @@ def _annotated(tp: Any, scope: _Scope) -> Shape:
         finite = isinstance(limit, (int, float)) and math.isfinite(limit)
         if name in types and (isinstance(limit, str) if keyword == "pattern" else finite):
             schema[keyword] = limit
+            if keyword == "pattern":
+                compile_pattern(limit)  # now, so that an error names the parameter
             checks.append((_PARSED[name], keyword, limit, holds))
 
     def read(value: Any) -> Any:
@@ -673,7 +827,7 @@ def _annotated(tp: Any, scope: _Scope) -> Shape:
                 raise _MisfitError(value, f"{keyword} 为 {limit} 的值")
         return inner.read(value)
 
-    return Shape({**inner.schema, **schema}, read)
+    return Shape({**inner.schema, **schema}, read, inner.hashable)
 
 
 def _union_schema(schemas: list[dict]) -> dict:
@@ -699,18 +853,27 @@ def _union(tp: Any, scope: _Scope) -> Shape:
     shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
 
     def read(value: Any) -> Any:
+        refused: Exception = _MisfitError(value, "任何一种允许的写法")
         for shape in shapes:  # the first branch that fits
-            with contextlib.suppress(Exception):  # a record's own constructor may raise anything
+            try:
                 return shape.read(value)
-        raise _MisfitError(value, "任何一种允许的写法")
+            except _MisfitError:
+                pass
+            except Exception as error:  # a record of the right form, but it has further wishes
+                refused = error
+        raise refused
 
-    return Shape(_union_schema([shape.schema for shape in shapes]), read)
+    schema = _union_schema([shape.schema for shape in shapes])
+    return Shape(schema, read, all(shape.hashable for shape in shapes))
 
 
 @_form("enum", "typing.Literal")
 def _choice(tp: Any, scope: _Scope) -> Shape:
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    choices = [(plain(member), member) for member in typing.get_args(tp) or tp]
+    members = typing.get_args(tp) or (list(tp) if isinstance(tp, type) else [])
+    if not members:
+        raise SchemaError(f"{getattr(tp, '__name__', tp)} 里没有可选的值；请至少写一个")
+    choices = [(plain(member), member) for member in members]
     values = [value for value, _ in choices]
 
     def read(value: Any) -> Any:
@@ -745,7 +908,8 @@ def _fixed_tuple(items: list[Shape]) -> Shape:
         return tuple(item.read(element) for item, element in zip(items, value))
 
     prefix = {"prefixItems": [item.schema for item in items]} if items else {}
-    return Shape({"type": "array", **prefix, "minItems": len(items), "maxItems": len(items)}, read)
+    schema = {"type": "array", **prefix, "minItems": len(items), "maxItems": len(items)}
+    return Shape(schema, read, all(item.hashable for item in items))
 
 
 @_form(*ARRAYS)
@@ -755,6 +919,8 @@ def _array(tp: Any, scope: _Scope) -> Shape:
         return _fixed_tuple([scope.shape(arg) for arg in args if arg != ()])
     item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(origin)]
     distinct = issubclass(build, (set, frozenset))
+    if distinct and not item.hashable:
+        raise SchemaError(f"集合的元素不能是 {args[0]}，它不可哈希；请改用 list，或元素改用 tuple")
 
     def read(value: Any) -> Any:
         if type(value) is not list:
@@ -767,7 +933,8 @@ def _array(tp: Any, scope: _Scope) -> Shape:
         return build(items)
 
     unique = {"uniqueItems": True} if distinct else {}
-    return Shape({"type": "array", "items": item.schema, **unique}, read)
+    fixed = build in (tuple, frozenset) and item.hashable
+    return Shape({"type": "array", "items": item.schema, **unique}, read, fixed)
 
 
 def _key_shape(inner: Shape) -> Shape:
@@ -794,7 +961,7 @@ def _object(tp: Any, scope: _Scope) -> Shape:
 
     names = {"propertyNames": key.schema} if key.schema else {}
     values = {"additionalProperties": item.schema} if item.schema else {}
-    return Shape({"type": "object", **values, **names}, read)
+    return Shape({"type": "object", **values, **names}, read, hashable=False)
 
 
 # --- signatures ---
@@ -827,8 +994,11 @@ class Parameters(NamedTuple):
             if name in values:
                 try:
                     read[name] = shape.read(values[name])
-                except Exception as error:  # a record's own constructor may raise anything
+                except ToolError as error:
                     raise ToolError(f"参数 {name}：{error}") from error
+                except Exception as error:  # a record's own constructor may raise anything
+                    reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+                    raise ToolError(f"参数 {name} 的值不合要求：{reason}") from error
             elif required:
                 raise ToolError(f"缺少必填参数 {name}")
             elif by_position:
@@ -868,13 +1038,15 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
 def _describe(
     found: list[Parameter], scope: _Scope, *, name: str, owner: str, doc: Docstring,
 ) -> Parameters:
-    parameters = []
+    parameters, faults = [], []
     for parameter in found:
         try:
             shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
+            parameters.append(parameter._replace(shape=shape))
         except SchemaError as error:
-            raise SchemaError(f"{owner} {parameter.name}：{error}") from error
-        parameters.append(parameter._replace(shape=shape))
+            faults.append(f"{parameter.name}：{error}")
+    if faults:
+        raise SchemaError(f"{owner} {'；参数 '.join(faults)}")
     return Parameters(name, doc.description, tuple(parameters), {
         "type": "object",
         "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
@@ -928,7 +1100,7 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
         return cls(*positional, **keyword)
 
     text = {"description": doc.description} if doc.description else {}
-    return Shape({**fields.schema, **text}, read)
+    return Shape({**fields.schema, **text}, read, cls.__hash__ is not None)
 
 
 @_form("record")
@@ -1031,7 +1203,7 @@ def output_schema(fn: Callable) -> dict | None:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 3  参数 Arguments      uses §1 · pure
+# § 3  参数 Arguments      uses §1, §2 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # From what the model wrote to a dict the tool can trust, in two steps. `parse_arguments` turns
 # text into one dict: it mends spelling (quotes, commas, fences), never meaning: cut-off text is
@@ -1047,7 +1219,6 @@ _MAX_DIGITS = 4_300  # of one integer: what CPython itself refuses to read (sys.
 _MAX_WORK = 300_000  # per call: 1 for each item or key, 30 for each sentence or step by `$ref`
 _MAX_MESSAGE = 400  # characters of one sentence for the model
 _MAX_PROBLEMS = 20  # sentences per call; a model repairs no more at a time
-_MAX_MATCHED = 5_000  # characters that a `pattern` or `format` is tried on
 _TOO_LARGE = f"嵌套超过 {_MAX_DEPTH} 层或者太大，请改成较小的结构"
 
 # ── Words for the model ──
@@ -1309,8 +1480,10 @@ def parse_arguments(text: str | bytes | dict | None) -> dict:
     for _ in range(2):  # an object encoded as a string, once or twice
         if isinstance(value, str) and value.strip().startswith(("{", '"', "```")):
             value = _read_layer(value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return value
+    if isinstance(value, Mapping):  # an OrderedDict, a proxy; what is not JSON stays as it is
+        return plain(value, other=lambda item: item)
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
@@ -1407,11 +1580,17 @@ def _rule_enum(allowed, value, path, node):
     return _fault(path, "enum", _choose_from(choices), value, hint=hint)
 
 
-def _rule_pattern(search, value, path, node):
-    text = _cut(node.schema["pattern"], 100)
+def _matches(pattern: str, text: str, path: tuple) -> bool:
+    return compile_pattern(pattern).search(text, functools.partial(_spend, path))
+
+
+def _rule_pattern(pattern, value, path, node):
+    shown = _cut(pattern, 100)
     if len(value) > _MAX_MATCHED:
-        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {text}")
-    return () if search(value) else _fault(path, "pattern", f"要符合正则 {text}", value)
+        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {shown}")
+    if _matches(pattern, value, path):
+        return ()
+    return _fault(path, "pattern", f"要符合正则 {shown}", value)
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
@@ -1427,7 +1606,7 @@ _FORMATS = {
     "email": (r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)*", "ada@example.org"),
     "uri": (r"[a-zA-Z][a-zA-Z\d+.-]*:[^\s<>\"{}|\\^`]+", "https://example.org/a"),
     "ipv4": (r"\d+(\.\d+){3}", "192.0.2.1"),
-    "ipv6": (r"[\da-fA-F:.]+:[\da-fA-F:.]*", "2001:db8::1"),
+    "ipv6": (r"(?=[^:]*:)[\da-fA-F:.]+", "2001:db8::1"),
 }
 
 
@@ -1497,7 +1676,7 @@ def _rule_parts(_, value, path, node):
     named = {} if "patternProperties" in own else own.get("properties", {})
     for step, item in value.items() if type(value) is dict else enumerate(value):
         here = path + (step,)
-        for part in named.get(step) or node.at(step):
+        for part in named.get(step) or node.at(here):
             problems = part.check(item, here)
             if problems and part in own.get("additionalProperties", ()) and not part.names:
                 problems = _unknown_name(step, list(own.get("properties", ())), value, here)
@@ -1586,20 +1765,13 @@ def _rule_union(keyword, branches, value, path, node):
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
 
-# A repeat inside a repeat with nothing fixed between, such as (a+)+ or (\w+\s?)*: exponential.
-_UNIT = r"(?:\\.|\[[^\]]*\]|[^()\\|])"
-_MANY = r"(?:[+*]|\{\d+,\d*\})"
-_EXPLOSIVE = rf"\((?:\?:)?{_UNIT}{_MANY}(?:{_UNIT}(?:{_MANY}|\?))*\){_MANY}"
-
-
-def _regex(pattern: str) -> Callable[[str], object]:
-    """Return the search function of a pattern; SchemaError if it cannot be used."""
-    if len(pattern) > 2_000 or re.search(_EXPLOSIVE, pattern):
-        raise SchemaError(f"正则 {show(pattern, 80)} 可能耗时过长，不予检查")
+def _regex(pattern: str) -> str:
+    """Return the pattern, which can be used; SchemaError if not."""
     try:
-        return re.compile(pattern).search
-    except (re.error, RecursionError, OverflowError, Warning) as error:
-        raise SchemaError(f"正则 {show(pattern, 80)} 无法使用（{error}），不予检查") from None
+        compile_pattern(pattern)  # kept by its own cache, which is bounded
+    except SchemaError as error:
+        raise SchemaError(f"{error}，不予检查") from None
+    return pattern
 
 
 def _target(pointer: str, root: object) -> object:
@@ -1817,14 +1989,14 @@ class SchemaRules:
                 found += fits
         return found
 
-    def at(self, step: str | int) -> Sequence[SchemaRules]:
-        """Return the nodes for the part of a value at a name or index."""
-        own = self.own
+    def at(self, path: tuple) -> Sequence[SchemaRules]:
+        """Return the nodes for the part of a value at the end of a path."""
+        own, step = self.own, path[-1]
         if type(step) is int:
             return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
         found = own["properties"].get(step, ()) if "properties" in own else ()
-        for search, part in own.get("patternProperties", ()):
-            if search(step[:_MAX_MATCHED]):
+        for pattern, part in own.get("patternProperties", ()):
+            if _matches(pattern, step[:_MAX_MATCHED], path):
                 found += part
         return found or own.get("additionalProperties", ())
 
@@ -1882,11 +2054,12 @@ def _mended(value: object, node: SchemaRules, path: tuple, repairs: list[str]) -
     required = {name for body in bodies for name in body.own.get("required", ())}
     optional = _properties(bodies).keys() - required
     for step, item in mended.items() if type(mended) is dict else enumerate(mended):
-        part = next((part for body in bodies for part in body.at(step)), None)
+        here = path + (step,)
+        part = next((part for body in bodies for part in body.at(here)), None)
         if item is None and step in optional and "null" not in part.takes:
-            repairs.append(f"参数 {_where(path + (step,))} 是 null，按没有传处理")
+            repairs.append(f"参数 {_where(here)} 是 null，按没有传处理")
         else:
-            kept[step] = _mended(item, part, path + (step,), repairs) if part else item
+            kept[step] = _mended(item, part, here, repairs) if part else item
     return kept if type(mended) is dict else list(kept.values())
 
 
