@@ -1076,11 +1076,12 @@ def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
 
 def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     """Name and docstring, but not the "Point(x, y)" that dataclass and namedtuple make up."""
+    import inspect
+    if isinstance(inner := inspect.unwrap(fn), functools.partial):  # it has no name to hand on
+        return _name_and_doc(inner.func)
     if hasattr(fn, "__name__"):
         made_up = isinstance(fn, type) and (fn.__doc__ or "").startswith(f"{fn.__name__}(")
         return fn.__name__, None if made_up else fn.__doc__
-    if isinstance(fn, functools.partial):
-        return _name_and_doc(fn.func)
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 

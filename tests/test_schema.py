@@ -69,8 +69,8 @@ def check(schema):
                 jsonschema.Draft202012Validator(root).validate(prop["default"])
 
 
-@pytest.mark.parametrize("fn, required, properties, name, defs", ALL_ROWS)
-def test_function_has_the_expected_schema(fn, required, properties, name, defs):
+@pytest.mark.parametrize("fn, required, properties, name, defs, doc", ALL_ROWS)
+def test_function_has_the_expected_schema(fn, required, properties, name, defs, doc):
     schema = function_to_schema(fn)
     check(schema)
     parameters = schema["parameters"]
@@ -81,6 +81,7 @@ def test_function_has_the_expected_schema(fn, required, properties, name, defs):
     assert parameters.get("$defs", {}) == defs
     assert schema["name"] == (name or getattr(fn, "__name__", "base"))
     assert isinstance(schema["description"], str)
+    assert doc is None or schema["description"] == doc
 
 
 def test_table_is_large_and_the_same_in_both_worlds():
