@@ -84,9 +84,7 @@ import time
 import types
 import typing
 import unicodedata
-from collections.abc import (
-    Callable, Hashable, Iterable, Iterator, Mapping, MappingView, Sequence,
-)
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
@@ -343,7 +341,7 @@ class _Writer:
             items = self.array(value)  # sorted: the same order in every run
             return sorted(
                 items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
-        if isinstance(value, (Sequence, MappingView)):
+        if isinstance(value, (Sequence, collections.abc.MappingView)):
             return self.array(value)
         return self.other(value)
 
@@ -392,11 +390,11 @@ _HEADINGS = {
 _HEADING_KIND = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
 _FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "params"}
 _HEADING = re.compile(
-    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)\s*(?:[(（].*?[)）])?\**\s*[:：]\**\s*(.*)", re.I)
+    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
-_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）])?\s*[:：]\s*(.*)")
+_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）]\s*)?[:：]\s*(.*)")
 _COMMA = re.compile("[,，、]")
 _NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
 
