@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import jsonschema
@@ -593,10 +594,9 @@ def test_verdict_on_whole_schemas_agrees_with_jsonschema(schema, args):
 
 # ── patterns: the language of `re`, in linear time ──
 
-ATOMS = r"a b ab [ab] [^a] . \d \w \s \b \B ^ $ \A \Z A - \n 1 é [a-z0-9] [^\W_] () (?i:a) (?-i:a) (?s:.)"
-ATOMS = st.sampled_from(
-    [*ATOMS.split(), *"(?m:^) (?m:$) (?<=a) (?<!a) (?=a) (?!b) (?<=ab)".split()]
-)
+PLACES = "(?m:^) (?m:$) (?<=a) (?<!a) (?=a) (?!b) (?<=ab)"
+ATOMS = r"a b ab [ab] [^a] . \d \w \s \b \B ^ $ \A \Z A - \n 1 é [a-z0-9] [^\W_] ()"
+ATOMS = st.sampled_from([*ATOMS.split(), *PLACES.split(), "(?i:a)", "(?-i:a)", "(?s:.)"])
 REPEATS = st.sampled_from("* + ? {2} {1,3} {0,2} {2,} *? +? ??".split())
 PATTERNS = st.recursive(
     ATOMS,
@@ -755,7 +755,7 @@ def test_formats_are_checked_in_linear_time():
         "0-",
         "2031-02-28T10:00:00.",
     ]
-    in_child_process(HOSTILE_FORMATS, {name: pieces for name in m._FORMATS})
+    in_child_process(HOSTILE_FORMATS, dict.fromkeys(m._FORMATS, pieces))
 
 
 # ── validate_arguments: what is said ──
@@ -1216,6 +1216,104 @@ QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(Hea
 @given(ROOTS, st.dictionaries(NAMES, DATA, max_size=3))
 def test_random_schemas_and_values_get_the_verdict_of_jsonschema(schema, args):
     assert (validate_arguments(args, schema) == []) == oracle(schema, args)
+
+
+# The pitfalls of reference section 3, each as a kind: schemas and values made at random.
+TRICKY = st.sampled_from(
+    [True, False, None, 0, 1, -1, -0.0, 1.0, 4096.0, 0.5, "1", "true", "", [], {}]
+    + [2**53, 2**53 + 1, float(2**53), 2**64, 2.0**64, 10**400, -(10**400), 1e308, 5e-324]
+)
+TRICKY_DATA = st.recursive(
+    TRICKY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+NUMBERS = TRICKY.filter(lambda value: type(value) in (int, float))
+PITFALLS = st.one_of(
+    st.builds(lambda name: {"type": name}, TYPES),
+    st.builds(lambda names: {"type": names}, st.lists(TYPES, min_size=1, max_size=3, unique=True)),
+    st.builds(lambda values: {"enum": values}, st.lists(TRICKY_DATA, min_size=1, max_size=4)),
+    st.builds(lambda value: {"const": value}, TRICKY_DATA),
+    st.builds(lambda value: {"uniqueItems": value}, st.booleans()),
+    st.builds(
+        lambda word, value: {word: value},
+        st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+        NUMBERS,
+    ),
+    st.builds(lambda n, name: {"multipleOf": n, "type": name}, st.integers(1, 3), TYPES),
+    st.builds(lambda word, n: {word: n}, st.sampled_from(["minLength", "maxItems"]), COUNT),
+)
+
+
+@settings(QUICK, max_examples=600)
+@given(PITFALLS, TRICKY_DATA, st.data())
+def test_pitfalls_get_the_verdict_of_jsonschema(schema, value, data):
+    near = data.draw(st.sampled_from([value, [value, value], [value, 1], [value, True]]))
+    for wrapped in (schema, {"items": schema}, {"anyOf": [schema, {"const": "no"}]}):
+        for each in (value, near, copy.deepcopy(schema.get("enum", [0])[0])):
+            expected = jsonschema.Draft202012Validator(one(wrapped)).is_valid({"v": each})
+            assert (validate_arguments({"v": each}, one(wrapped)) == []) == expected
+
+
+@QUICK
+@given(
+    st.decimals(0, 1000, places=3), st.sampled_from(["0.001", "0.01", "0.1", "0.25", "2", "2.5"])
+)
+def test_multiples_are_those_of_the_decimal_digits(value, step):
+    schema = one({"multipleOf": json.loads(step)})
+    value = json.loads(str(value))
+    expected = Fraction(str(value)) % Fraction(step) == 0
+    assert (validate_arguments({"v": value}, schema) == []) == expected
+
+
+KNOWN = {
+    "city": ({"type": "string"}, "Oulu", [5, True, None, ["Oulu"]], ["City", "ciyt", "citty"]),
+    "learning_rate": (
+        {"type": "number"},
+        0.1,
+        ["0.1", True, None],
+        ["learnig_rate", "lerning_rate"],
+    ),
+    "max_tokens": (
+        {"type": "integer"},
+        4096.0,
+        [5.5, "8k", False, None],
+        ["maxTokens", "max-tokens"],
+    ),
+    "unit": ({"enum": ["C", "F"]}, "C", ["K", "c", None, 1], ["units", "Unit"]),
+    "tags": (
+        {"type": "array", "items": {"type": "string"}},
+        ["a"],
+        ['["a"]', {}, None],
+        ["tag", "Tags"],
+    ),
+}
+
+
+@QUICK
+@given(st.data(), st.permutations(sorted(KNOWN)))
+def test_all_that_is_wrong_is_told_at_once_with_the_name_that_was_meant(data, order):
+    """Present but null is a wrong value, not a missing one; a near name is suggested."""
+    schema, args, wrong = obj(order, **{name: KNOWN[name][0] for name in order}), {}, {}
+    for name in order:
+        _, good, bad, misspelt = KNOWN[name]
+        match data.draw(st.sampled_from(["good", "bad", "missing", "misspelt"])):
+            case "good":
+                args[name] = good
+            case "bad":
+                args[name] = data.draw(st.sampled_from(bad))
+                wrong[name] = f"参数 {name} "
+            case "missing":
+                wrong[name] = f"缺少必填参数 {name}"
+            case "misspelt":
+                other = data.draw(st.sampled_from(misspelt))
+                args[other] = good
+                wrong[name] = f"缺少必填参数 {name}"
+                wrong[other] = f"没有参数 {other}，是不是想写 {name}？"
+    problems = {problem.path: str(problem) for problem in validate_arguments(args, schema)}
+    assert problems.keys() == wrong.keys()
+    assert all(text.startswith(wrong[path]) for path, text in problems.items())
+    assert all(show(args[n]) in problems[n] for n in wrong if n in args and n in KNOWN)
 
 
 ANY_VALUE = st.recursive(
