@@ -288,62 +288,11 @@ _MOST_ITEMS = 100_000  # of one value: `range(10**12)` and lists that share part
 
 
 class _Rest:
-    """Stands for the items beyond the bound."""
-
     def __repr__(self) -> str:
         return f"……（太长，只保留前 {_MOST_ITEMS} 项）"
 
 
-class _Writer:
-    """One run of `plain`, which says what the parameters mean."""
-
-    def __init__(self, other: Callable[[Any], Any]):
-        self.other, self.left = other, iter(range(_MOST_ITEMS))  # one is taken for each item
-
-    def array(self, items: Iterable) -> list:
-        made = []
-        for item in items:
-            if next(self.left, None) is None:
-                return [*made, self.other(_Rest())]
-            made.append(self.value(item))
-        return made
-
-    def object(self, value: Mapping) -> Any:
-        made: dict[str, Any] = {}
-        for key, item in value.items():
-            if next(self.left, None) is None:
-                return {**made, "…": self.other(_Rest())}
-            name = self.value(key)
-            name = name if type(name) is str else json.dumps(name)
-            if name in made:
-                return self.other(value)  # {1: "a", "1": "b"} has one key twice
-            made[name] = self.value(item)
-        return made
-
-    def value(self, value: Any) -> Any:
-        if isinstance(value, enum.Enum):
-            return self.value(value.value)
-        if row := _scalar_row(type(value)):
-            try:
-                return row.write(value)
-            except ValueError:
-                return self.other(value)
-        if isinstance(value, Mapping):
-            return self.object(value)
-        if hasattr(type(value), "__dataclass_fields__"):
-            import dataclasses
-            names = [field.name for field in dataclasses.fields(value)]
-            return self.object({n: getattr(value, n) for n in names if hasattr(value, n)})
-        for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
-            if callable(getattr(type(value), method, None)):
-                return self.value(getattr(value, method)())
-        if isinstance(value, (set, frozenset)):
-            items = self.array(value)  # sorted: the same order in every run
-            return sorted(
-                items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
-        if isinstance(value, (Sequence, collections.abc.MappingView)):
-            return self.array(value)
-        return self.other(value)
+_REST = _Rest()  # stands for the items beyond the bound
 
 
 def _refuse(value: object) -> Any:
@@ -354,15 +303,58 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
-    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself, what
-    comes after 100,000 items) goes to `other`, which returns a substitute or, by default, raises
-    ValueError. An iterator is such an object too; it is never consumed.
+    JSON cannot hold (NaN, a lone surrogate, two keys of the same text, any other object, a list
+    that contains itself, what comes after 100,000 items) goes to `other`, which returns a
+    substitute or, by default, raises ValueError. An iterator is never consumed.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
     """
+    left = iter(range(_MOST_ITEMS))
+
+    def array(items: Iterable) -> list:
+        made = [write(item) for _, item in zip(left, items)]
+        return made if next(left, None) is not None else [*made, other(_REST)]
+
+    def mapping(items: Mapping) -> Any:
+        made: dict[str, Any] = {}
+        for key, item in items.items():
+            if next(left, None) is None:
+                return {**made, "…": other(_REST)}
+            name = write(key)
+            name = name if type(name) is str else json.dumps(name)
+            if name in made:
+                return other(items)
+            made[name] = write(item)
+        return made
+
+    def write(value: Any) -> Any:
+        cls = type(value)
+        if isinstance(value, enum.Enum):
+            return write(value.value)
+        if row := _scalar_row(cls):
+            try:
+                return row.write(value)
+            except ValueError:
+                return other(value)
+        if isinstance(value, Mapping):
+            return mapping(value)
+        if hasattr(cls, "__dataclass_fields__"):
+            import dataclasses
+            names = [field.name for field in dataclasses.fields(value)]
+            return mapping({name: getattr(value, name) for name in names if hasattr(value, name)})
+        for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
+            if callable(getattr(cls, method, None)):
+                return write(getattr(value, method)())
+        if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
+            return sorted(array(value), key=lambda v: (
+                number := isinstance(v, (int, float)), v if number else str(v)))
+        if isinstance(value, (Sequence, collections.abc.MappingView)):
+            return array(value)
+        return other(value)
+
     try:
-        return _Writer(other).value(value)
+        return write(value)
     except RecursionError:
         return other(value)
 
@@ -372,18 +364,16 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
-    summary: str = ""  # the first paragraph
-    description: str = ""  # all running text, summary included, without the sections
+    description: str = ""  # all running text, without the sections
     params: Mapping[str, str] = {}  # name → text
-    returns: str = ""
 
 
 # Words by what stands below or behind them; "other" never reaches the model.
 _HEADINGS = {
     "params": "args|arg|arguments|argument|parameters|parameter|params|param|keyword args|"
     "keyword arguments|other parameters|attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
-    "returns": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出",
-    "other": "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
+    "other": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出|"
+    "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
     "example|examples|see also|references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|"
     "示例|例子|例|样例|参见|参考",
 }
@@ -410,7 +400,7 @@ def _dedented(lines: list[str]) -> str:
 
 
 class _DocSection(NamedTuple):
-    kind: str  # "text", "params", "returns" or "other"
+    kind: str  # "text", "params" or "other"
     indent: int  # of its heading; -1 for running text, which only a heading ends
     entry: re.Pattern  # how a parameter begins in it
     lines: list[str]
@@ -486,21 +476,20 @@ def parse_docstring(text: str | None) -> Docstring:
     import inspect
     sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
     running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
-    returns = [_dedented(section.lines) for section in sections if section.kind == "returns"]
-    params = {}
-    for section in sections:
-        params.update(section.params() if section.kind == "params" else {})
-    description = "\n\n".join(filter(None, running))
-    return Docstring(description.partition("\n\n")[0], description, params, "\n".join(returns))
+    params = (section.params() for section in sections if section.kind == "params")
+    return Docstring(
+        "\n\n".join(filter(None, running)), {k: text for part in params for k, text in part.items()})
 
 
 # --- types → shapes ---
 
-# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
-_PARSED = {
-    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
-    "null": {type(None)}, "array": {list}, "object": {dict},
+_TYPE_NAMES = {
+    str: "string", int: "integer", float: "number", bool: "boolean",
+    list: "array", dict: "object", type(None): "null",
 }
+# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
+_PARSED = {name: {cls} for cls, name in _TYPE_NAMES.items()} | dict.fromkeys(
+    ("integer", "number"), {int, float})
 _WRITE_INSTEAD = (
     "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
 )
@@ -880,8 +869,8 @@ def _choice(tp: Any, scope: _Scope) -> Shape:
                 return member
         raise _MisfitError(value, f"{json.dumps(values, ensure_ascii=False)} 之一")
 
-    words = {cls: name for name, parsed in _PARSED.items() for cls in parsed} | {int: "integer"}
-    return Shape({"type": _one_or_list(words[type(v)] for v in values), "enum": values}, read)
+    types = _one_or_list(_TYPE_NAMES[type(value)] for value in values)
+    return Shape({"type": types, "enum": values}, read)
 
 
 # --- containers: origin → what the list or dict of its values, read one by one, is turned into ---
@@ -1302,10 +1291,6 @@ def _fault(path: tuple, keyword: str, says: str, *came: object, hint: str = "") 
     return [Problem(where, keyword, _cut(text))]
 
 
-_TYPE_NAMES = {
-    str: "string", int: "integer", float: "number", bool: "boolean",
-    list: "array", dict: "object", type(None): "null",
-}
 _LEAVES = frozenset([str, int, bool, type(None)])
 
 
@@ -1764,15 +1749,6 @@ def _rule_union(keyword, branches, value, path, node):
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
 
-def _regex(pattern: str) -> str:
-    """Return the pattern, which can be used; SchemaError if not."""
-    try:
-        compile_pattern(pattern)  # kept by its own cache, which is bounded
-    except SchemaError as error:
-        raise SchemaError(f"{error}，不予检查") from None
-    return pattern
-
-
 def _target(pointer: str, root: object) -> object:
     """Return the subschema that a `$ref` into this schema points to, or None."""
     start, *steps = pointer.split("/")
@@ -1790,7 +1766,7 @@ def _resolved(pointer: str, keyword: str, node: SchemaRules) -> str:
     target, refs = _target(pointer, node.home.root), node.home.refs
     if target is None or pointer in node.trail:
         reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
-        raise SchemaError(f"$ref {show(pointer, 80)} {reason}，不予检查")
+        raise SchemaError(f"$ref {show(pointer, 80)} {reason}")
     if pointer not in refs:
         refs[pointer] = node  # a stand-in: the schema may well refer to itself
         refs[pointer] = type(node)(target, node.home, pointer, (*node.trail, pointer))
@@ -1807,7 +1783,7 @@ _SHAPES = {
     "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
     "flag": (["boolean"], None, None),
     "text": (["string"], None, None),
-    "pattern": (["string"], None, lambda own, *_: _regex(own)),
+    "pattern": (["string"], None, lambda own, *_: own if compile_pattern(own) else None),
     "pointer": (["string"], None, _resolved),
     "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
     "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
@@ -1823,7 +1799,8 @@ _SHAPES = {
         name: (node.part(schema, word, name),) for name, schema in own.items()
     }),
     "pattern map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: [
-        (_regex(pattern), (node.part(schema, word, pattern),)) for pattern, schema in own.items()
+        (pattern, (node.part(schema, word, pattern),))
+        for pattern, schema in own.items() if compile_pattern(pattern)
     ]),
 }
 _NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
@@ -1918,7 +1895,7 @@ class SchemaRules:
         try:
             self.own[keyword] = make(own, keyword, self) if make else own
         except SchemaError as error:
-            self.note(str(error))
+            self.note(f"{error}，不予检查")
             return
         for name in self.rules.keys() & kinds:
             self.rules[name][rule] = self.own[keyword]
