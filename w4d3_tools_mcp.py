@@ -476,9 +476,10 @@ def parse_docstring(text: str | None) -> Docstring:
     import inspect
     sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
     running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
-    params = (section.params() for section in sections if section.kind == "params")
-    return Docstring(
-        "\n\n".join(filter(None, running)), {k: text for part in params for k, text in part.items()})
+    params = {}
+    for section in sections:
+        params |= section.params() if section.kind == "params" else {}
+    return Docstring("\n\n".join(filter(None, running)), params)
 
 
 # --- types → shapes ---
@@ -680,14 +681,14 @@ _COMPILER = getattr(re, "_compiler", None) or re.sre_compile
 class Pattern:
     """A regular expression as steps (check, whether it takes a character, the steps that follow).
 
-    A check is None, or as `re.Pattern.match`, or (first step, characters back, what it should
-    give) for a look around. Step 0 is the end. SchemaError if the expression cannot be used.
+    A check is None, or as `re.Pattern.match`, or for a look around (first step, characters back,
+    what it should give). Step 0 is the end. SchemaError if the expression cannot be used.
     """
 
     def __init__(self, text: str):
-        self.steps, self.leaves = [(None, False, ())], {}
+        self.steps: list[tuple] = [(None, False, ())]
         try:
-            re.compile(text)  # the errors that `parse` alone does not see
+            re.compile(text)  # finds errors that `parse` alone does not see
             parsed = _PARSER.parse(text)
             self.start = self._chain(parsed, parsed.state.flags, 0)
         except (re.error, RecursionError, OverflowError, Warning) as error:
@@ -706,7 +707,7 @@ class Pattern:
         return then
 
     def _node(self, node: tuple, flags: int, then: int) -> int:
-        """Add the steps of one node of the parser's tree, in front of the step `then`."""
+        """Put the steps for one node of the parser's tree in front of the step `then`."""
         name, arg = node[0].name, node[1]
         if name == "SUBPATTERN":
             return self._chain(arg[3], _COMPILER._combine_flags(flags, arg[1], arg[2]), then)
@@ -719,22 +720,19 @@ class Pattern:
             return self._add((self._chain(arg[1], flags, 0), back, name == "ASSERT"), False, then)
         if name not in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
             raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
-        if (id(node), flags) not in self.leaves:
-            state = _PARSER.State()
-            state.flags = flags
-            leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node]))
-            self.leaves[id(node), flags] = leaf.match
-        return self._add(self.leaves[id(node), flags], name not in ("AT", "FAILURE"), then)
+        state = _PARSER.State()
+        state.flags = flags
+        leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node])).match
+        return self._add(leaf, name not in ("AT", "FAILURE"), then)
 
     def _repeat(self, low: int, high: int, inner: Iterable, flags: int, then: int) -> int:
-        if high > _MAX_MATCHED:
-            loop = self._add(None, False)
-            self.steps[loop] = (None, False, (self._chain(inner, flags, loop), then))
-            then = loop
-        else:
-            out = then
-            for _ in range(high - low):
-                then = self._add(None, False, self._chain(inner, flags, then), out)
+        after = then
+        if high > _MAX_MATCHED:  # no end
+            then = self._add(None, False)
+            self.steps[then] = (None, False, (self._chain(inner, flags, then), after))
+            high = low
+        for _ in range(high - low):
+            then = self._add(None, False, self._chain(inner, flags, then), after)
         for _ in range(low):
             if then == (then := self._chain(inner, flags, then)):
                 break  # nothing inside, so nothing to repeat
@@ -1031,9 +1029,9 @@ def _describe(
             shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
             parameters.append(parameter._replace(shape=shape))
         except SchemaError as error:
-            faults.append(f"{parameter.name}：{error}")
+            faults.append(f"{owner} {parameter.name}：{error}")
     if faults:
-        raise SchemaError(f"{owner} {'；参数 '.join(faults)}")
+        raise SchemaError("；".join(faults))
     return Parameters(name, doc.description, tuple(parameters), {
         "type": "object",
         "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
@@ -1088,7 +1086,8 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
         return cls(*positional, **keyword)
 
     text = {"description": doc.description} if doc.description else {}
-    return Shape({**fields.schema, **text}, read, cls.__hash__ is not None)
+    whole = all(field.shape.hashable for field in fields.parameters)
+    return Shape({**fields.schema, **text}, read, cls.__hash__ is not None and whole)
 
 
 @_form("record")
@@ -1430,10 +1429,11 @@ def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
 
 def _read_layer(text: str) -> object:
     """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended."""
-    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text.strip())
-    text = (fenced[1] if fenced else text).strip()
+    text = text.strip().removeprefix("\ufeff").strip()
+    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text)
+    text = fenced[1].strip() if fenced else text
     try:
-        return _load_json(text)
+        return _load_json(text) if text else {}
     except json.JSONDecodeError as error:
         first = error
     try:
@@ -1458,16 +1458,12 @@ def parse_arguments(text: str | bytes | dict | None) -> dict:
             value = value.decode("utf-8")
         except UnicodeDecodeError:
             raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
-    if isinstance(value, str):
-        value = value.strip().removeprefix("\ufeff").strip()
-        value = _read_layer(value) if value else {}
-    for _ in range(2):  # an object encoded as a string, once or twice
-        if isinstance(value, str) and value.strip().startswith(("{", '"', "```")):
-            value = _read_layer(value)
-    if type(value) is dict:
-        return value
-    if isinstance(value, Mapping):  # an OrderedDict, a proxy; what is not JSON stays as it is
-        return plain(value, other=lambda item: item)
+    for layer in range(3):  # the text, and an object encoded as a string, once or twice
+        if isinstance(value, str):
+            inner = value.strip().startswith(("{", '"', "```"))
+            value = _read_layer(value) if inner or layer == 0 else value
+    if isinstance(value, Mapping):  # of an OrderedDict, a proxy: what is not JSON stays as it is
+        return value if type(value) is dict else plain(value, other=lambda item: item)
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 

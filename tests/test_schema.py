@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import pathlib
 import subprocess
@@ -24,7 +25,9 @@ from hypothesis import strategies as st
 import w4d3_tools_mcp as product
 from w4d3_tools_mcp import (
     SchemaError,
+    ToolCall,
     ToolError,
+    ToolRegistry,
     call_arguments,
     function_to_schema,
     output_schema,
@@ -165,6 +168,10 @@ class Machine:
     b: Callable
 
 
+class Trail(NamedTuple):
+    steps: list[int]
+
+
 class PatternLike(NamedTuple):
     pattern: str
 
@@ -173,6 +180,7 @@ def empty_literal(x: Literal[()]): ...
 def set_of_lists(x: set[list[int]]): ...
 def set_of_dicts(x: typing.FrozenSet[dict[str, int]]): ...
 def set_of_records(x: typing.AbstractSet[Pair]): ...
+def set_of_tuples_with_lists(x: set[Trail]): ...
 def set_deep_inside(x: set[tuple[Annotated[Optional[set[int]], "t"], int]]): ...
 def set_of_forward(x: set["list[int]"]): ...
 def bad_pattern(x: Annotated[str, PatternLike(r"(a)\1")]): ...
@@ -201,6 +209,7 @@ def several_fields(m: Machine): ...
         (set_of_lists, ["set_of_lists", "x", "list[int]", "不可哈希"]),
         (set_of_dicts, ["set_of_dicts", "x", "不可哈希"]),
         (set_of_records, ["set_of_records", "x", "Pair", "不可哈希"]),
+        (set_of_tuples_with_lists, ["set_of_tuples_with_lists", "x", "Trail", "不可哈希"]),
         (set_deep_inside, ["set_deep_inside", "x", "不可哈希"]),
         (set_of_forward, ["set_of_forward", "x", "不可哈希"]),
         (bad_pattern, ["bad_pattern", "x", "正则", "groupref"]),
@@ -641,6 +650,17 @@ def test_what_is_too_long_is_cut_and_says_so():
     for value in (range(10**12), BOMB, dict.fromkeys(range(200_000)), [[range(10**12)]]):
         made = json.dumps(plain(value, other=repr), ensure_ascii=False)
         assert "太长" in made and len(made) < 3_000_000
+
+
+@pytest.mark.parametrize("made", [lambda: range(10**12), lambda: itertools.count(), lambda: BOMB])
+def test_a_tool_that_gives_more_than_anyone_can_read_is_answered(made):
+    def tool():
+        """Gives a lot."""
+        return made()
+
+    result = ToolRegistry([tool]).call(ToolCall("1", "tool", "{}"))
+    assert result.status == "ok" and len(result.text) <= 1_500
+    assert len(json.dumps(result.value)) < 3_000_000
 
 
 def test_iterators_are_not_consumed():
