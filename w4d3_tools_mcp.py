@@ -1017,7 +1017,7 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     with contextlib.suppress(ValueError):
         if not parameter.required and shape.accepts(value := plain(parameter.default)):
             schema = {**schema, "default": value}
-    return Shape(schema, shape.read)
+    return shape._replace(schema=schema)
 
 
 def _describe(
