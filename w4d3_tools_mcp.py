@@ -295,6 +295,40 @@ class _Rest:
 _REST = _Rest()  # stands for the items beyond the bound
 
 
+def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
+    """See `plain`; each item takes one from `left`."""
+    cls = type(value)
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, other, left)
+    if row := _scalar_row(cls):
+        try:
+            return row.write(value)
+        except ValueError:
+            return other(value)
+    if hasattr(cls, "__dataclass_fields__"):
+        import dataclasses
+        names = [field.name for field in dataclasses.fields(value)]
+        value = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
+        if callable(getattr(cls, method, None)):
+            return _plain(getattr(value, method)(), other, left)
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for _, key in zip(left, value):
+            name = _plain(key, other, left)
+            name = name if type(name) is str else json.dumps(name)
+            if name in made:
+                return other(value)
+            made[name] = _plain(value[key], other, left)
+        return made if next(left, None) is not None else {**made, "…": other(_REST)}
+    if not isinstance(value, (Sequence, set, frozenset, collections.abc.MappingView)):
+        return other(value)
+    items = [_plain(item, other, left) for _, item in zip(left, value)]
+    if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
+        items.sort(key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
+    return items if next(left, None) is not None else [*items, other(_REST)]
+
+
 def _refuse(value: object) -> Any:
     raise ValueError(f"{type(value).__name__} 类型的值写不成 JSON")
 
@@ -310,51 +344,8 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
     """
-    left = iter(range(_MOST_ITEMS))
-
-    def array(items: Iterable) -> list:
-        made = [write(item) for _, item in zip(left, items)]
-        return made if next(left, None) is not None else [*made, other(_REST)]
-
-    def mapping(items: Mapping) -> Any:
-        made: dict[str, Any] = {}
-        for key, item in items.items():
-            if next(left, None) is None:
-                return {**made, "…": other(_REST)}
-            name = write(key)
-            name = name if type(name) is str else json.dumps(name)
-            if name in made:
-                return other(items)
-            made[name] = write(item)
-        return made
-
-    def write(value: Any) -> Any:
-        cls = type(value)
-        if isinstance(value, enum.Enum):
-            return write(value.value)
-        if row := _scalar_row(cls):
-            try:
-                return row.write(value)
-            except ValueError:
-                return other(value)
-        if isinstance(value, Mapping):
-            return mapping(value)
-        if hasattr(cls, "__dataclass_fields__"):
-            import dataclasses
-            names = [field.name for field in dataclasses.fields(value)]
-            return mapping({name: getattr(value, name) for name in names if hasattr(value, name)})
-        for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
-            if callable(getattr(cls, method, None)):
-                return write(getattr(value, method)())
-        if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
-            return sorted(array(value), key=lambda v: (
-                number := isinstance(v, (int, float)), v if number else str(v)))
-        if isinstance(value, (Sequence, collections.abc.MappingView)):
-            return array(value)
-        return other(value)
-
     try:
-        return write(value)
+        return _plain(value, other, iter(range(_MOST_ITEMS)))
     except RecursionError:
         return other(value)
 
@@ -1017,7 +1008,7 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     with contextlib.suppress(ValueError):
         if not parameter.required and shape.accepts(value := plain(parameter.default)):
             schema = {**schema, "default": value}
-    return shape._replace(schema=schema)
+    return Shape(schema, shape.read, shape.hashable)
 
 
 def _describe(
