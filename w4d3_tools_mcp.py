@@ -84,6 +84,7 @@ import time
 import types
 import typing
 import unicodedata
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -506,8 +507,13 @@ class _MisfitError(ToolError):
     """A JSON value and what it should have been; put into words only if somebody reads it."""
 
     def __str__(self) -> str:
-        text = json.dumps(self.args[0], ensure_ascii=False)
+        text = json.dumps(self.args[0], ensure_ascii=False, default=repr)
         return f"{text if len(text) <= 80 else text[:80] + '…'} 不能当作 {self.args[1]}"
+
+
+def _expect(value: Any, cls: type) -> None:
+    if type(value) is not cls:
+        raise _MisfitError(value, _TYPE_NAMES[cls])
 
 
 def _type_words(schema: dict) -> list[str]:
@@ -679,10 +685,14 @@ class Pattern:
     def __init__(self, text: str):
         self.steps: list[tuple] = [(None, False, ())]
         try:
-            re.compile(text)  # finds errors that `parse` alone does not see
-            parsed = _PARSER.parse(text)
+            if len(text) > _MAX_MATCHED:
+                raise OverflowError("太长")
+            with warnings.catch_warnings():  # `[[` may mean something else one day
+                warnings.simplefilter("ignore")
+                re.compile(text)  # finds errors that `parse` alone does not see
+                parsed = _PARSER.parse(text)
             self.start = self._chain(parsed, parsed.state.flags, 0)
-        except (re.error, RecursionError, OverflowError, Warning) as error:
+        except (re.error, RecursionError, OverflowError) as error:
             shown = text if len(text) <= 80 else text[:80] + "…"
             raise SchemaError(f"正则 {shown} 无法使用（{error}）") from None
 
@@ -877,40 +887,42 @@ OBJECTS = {
 }
 
 
-def _fixed_tuple(items: list[Shape]) -> Shape:
-    def read(value: Any) -> tuple:
-        if type(value) is not list or len(value) != len(items):
-            raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
-        return tuple(item.read(element) for item, element in zip(items, value))
-
-    prefix = {"prefixItems": [item.schema for item in items]} if items else {}
-    schema = {"type": "array", **prefix, "minItems": len(items), "maxItems": len(items)}
-    return Shape(schema, read, all(item.hashable for item in items))
+def _checked_set(build: type, items: list) -> Any:
+    if not all(isinstance(item, Hashable) for item in items):
+        raise _MisfitError(items, "集合：里面不能有 array 或 object")
+    if len(made := build(items)) < len(items):
+        raise _MisfitError(items, "集合：元素不能重复")
+    return made
 
 
 @_form(*ARRAYS)
 def _array(tp: Any, scope: _Scope) -> Shape:
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    if origin is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):  # noqa: UP006
-        return _fixed_tuple([scope.shape(arg) for arg in args if arg != ()])
-    item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(origin)]
-    distinct = issubclass(build, (set, frozenset))
-    if distinct and not item.hashable:
-        raise SchemaError(f"集合的元素不能是 {args[0]}，它不可哈希；请改用 list，或元素改用 tuple")
+    bare = tp in (tuple, typing.Tuple)  # noqa: UP006
+    fixed = origin is tuple and not bare and args[1:] != (...,)
+    build = ARRAYS[_type_key(origin)]
+    items = [scope.shape(arg) for arg in args or [Any] * (not fixed) if arg not in ((), ...)]
+    hashable = all(item.hashable for item in items)
+    schema: dict = {"type": "array"}
+    if fixed:
+        schema |= {"prefixItems": [item.schema for item in items]} if items else {}
+        schema |= {"minItems": len(items), "maxItems": len(items)}
+    else:
+        schema["items"] = items[0].schema
+    if distinct := issubclass(build, (set, frozenset)):
+        schema["uniqueItems"] = True
+        if not hashable:
+            raise SchemaError(f"集合的元素不能是 {args[0]}：不可哈希；请改用 list，或元素改用 tuple")
 
     def read(value: Any) -> Any:
-        if type(value) is not list:
-            raise _MisfitError(value, "array")
-        items = [item.read(element) for element in value]
-        if distinct and not all(isinstance(element, Hashable) for element in items):
-            raise _MisfitError(value, "集合：里面不能有 array 或 object")
-        if distinct and len(set(items)) < len(items):
-            raise _MisfitError(value, "集合：元素不能重复")
-        return build(items)
+        _expect(value, list)
+        if fixed and len(value) != len(items):
+            raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
+        shapes = items if fixed else itertools.repeat(items[0])
+        made = [shape.read(item) for shape, item in zip(shapes, value)]
+        return _checked_set(build, made) if distinct else build(made)
 
-    unique = {"uniqueItems": True} if distinct else {}
-    fixed = build in (tuple, frozenset) and item.hashable
-    return Shape({"type": "array", "items": item.schema, **unique}, read, fixed)
+    return Shape(schema, read, hashable and build in (tuple, frozenset))
 
 
 def _key_shape(inner: Shape) -> Shape:
@@ -931,8 +943,7 @@ def _object(tp: Any, scope: _Scope) -> Shape:
     key = _key_shape(key)
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _MisfitError(value, "object")
+        _expect(value, dict)
         return build((key.read(k), item.read(element)) for k, element in value.items())
 
     names = {"propertyNames": key.schema} if key.schema else {}
@@ -1071,8 +1082,7 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
         _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _MisfitError(value, "object")
+        _expect(value, dict)
         positional, keyword = fields.bind(value)
         return cls(*positional, **keyword)
 
@@ -1166,18 +1176,17 @@ def output_schema(fn: Callable) -> dict | None:
     """An object schema if the function returns a TypedDict or dataclass, else None; no error."""
     import dataclasses
     import inspect
-    try:
+    with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
         cls = typing.get_origin(tp) or tp
         is_dataclass = dataclasses.is_dataclass(cls)
-        if not (is_dataclass or hasattr(cls, "__required_keys__")):
-            return None
-        schema = _record_shape(tp, scope).schema
-        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else schema["properties"]
-        return scope.schema(schema) if set(names) == schema["properties"].keys() else None
-    except Exception:  # a return type that cannot be described is no reason to refuse the tool
-        return None
+        if is_dataclass or hasattr(cls, "__required_keys__"):
+            schema = _record_shape(tp, scope).schema
+            written = {field.name for field in dataclasses.fields(cls)} if is_dataclass else None
+            if written in (None, set(schema["properties"])):  # a field may be set by no parameter
+                return scope.schema(schema)
+    return None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────

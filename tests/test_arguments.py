@@ -721,6 +721,13 @@ def test_no_pattern_takes_long_on_any_text():
     assert in_child_process(CHECK_ALL, [patterns, texts], 300).strip() == str(len(patterns))
 
 
+def test_a_pattern_that_means_something_else_one_day_warns_nobody(capfd):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert check_schema(one({"pattern": "[[a]x--y]&&"})) == [] and told == []
+    assert capfd.readouterr() == ("", "")
+
+
 def test_nasty_patterns_are_checked_all_the_same():
     for pattern in ["(a|aa)+$", "^(a+?)+?$", "a*a*a*b", "^(a?){20}a{20}$", "(a*)*b"]:
         schema = one({"pattern": pattern})
@@ -1403,6 +1410,9 @@ NOTES = [
     (one({"pattern": "[a"}), "正则"),
     (one({"pattern": r"(a)\1"}), "groupref"),
     (one({"pattern": "(?:[ab]{1,90}){1,90}"}), "太大"),
+    (one({"pattern": "(?:){4000000000}(a{4000000000}){4000000000}"}), "太大"),
+    (one({"pattern": "a" * 100_000}), "太长"),
+    (one({"pattern": "(" * 500 + ")" * 500}), "正则"),
     (one({"patternProperties": {"[a": {}}}), "正则"),
     (one({"unevaluatedProperties": False}), "unevaluatedProperties"),
     (obj() | {"unevaluatedItems": False}, "unevaluatedItems"),

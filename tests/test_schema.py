@@ -1037,6 +1037,7 @@ class Hidden:
 
 
 def gives_hidden() -> Hidden: ...
+def gives_derived() -> EAGER.Base: ...  # has a ClassVar
 
 
 @pytest.mark.parametrize(
@@ -1046,6 +1047,7 @@ def gives_hidden() -> Hidden: ...
         (gives_later, Job("j")),
         (gives_options, {"spot": Spot(1)}),
         (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
+        (gives_derived, EAGER.Base(1)),
     ],
 )
 def test_record_results_have_an_object_schema_that_fits(fn, value):
