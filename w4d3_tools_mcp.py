@@ -912,7 +912,7 @@ def _array(tp: Any, scope: _Scope) -> Shape:
     if distinct := issubclass(build, (set, frozenset)):
         schema["uniqueItems"] = True
         if not hashable:
-            raise SchemaError(f"集合的元素不能是 {args[0]}：不可哈希；请改用 list，或元素改用 tuple")
+            raise SchemaError(f"集合的元素不能是 {args[0]}（不可哈希）；请改用 list 或 tuple")
 
     def read(value: Any) -> Any:
         _expect(value, list)
