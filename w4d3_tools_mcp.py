@@ -254,7 +254,7 @@ SCALARS = {
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
-    "builtins.complex": Scalar("string"),
+    "builtins.complex": Scalar("string", wanted='复数，如 "1+2j"'),
     "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
                              lambda cls, text: cls.fromhex(text), bytes.hex,
                              '十六进制文字（base16），如 "00ff"'),
@@ -265,7 +265,8 @@ SCALARS = {
     "datetime.time": Scalar("string", {"format": "time"}, _read_iso),
     "datetime.timedelta": Scalar("number", {"description": "秒"},
                                  lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "decimal.Decimal": Scalar(
+        "number string", read=lambda cls, n: cls(str(n)), wanted='十进制数，如 "0.10"'),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
 }

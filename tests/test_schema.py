@@ -905,6 +905,8 @@ class Evens(TypedDict):
         (Evens, {"one": {"n": 1}}, "参数 value：参数 one 的值不合要求：KeyError"),
         (Even, {"n": "x"}, '参数 value：参数 n："x" 不能当作 integer'),
         (bytes, "xyz", '"xyz" 不能当作 十六进制文字（base16）'),
+        (complex, "a", '"a" 不能当作 复数'),
+        (decimal.Decimal, "a", '"a" 不能当作 十进制数'),
         (dict[int, str], {"a": ""}, "参数 value 的值不合要求"),
         (Annotated[float, EAGER.Limits(0, 9, 3)], 10**400, "参数 value"),
     ],
