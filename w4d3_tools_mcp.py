@@ -590,7 +590,11 @@ class _Scope:
                 name += "_"  # another class of the same name
             self.names[key] = name
         if new:
-            shape = make()
+            try:
+                shape = make()
+            except SchemaError:
+                del self.names[key]  # the next parameter of that type is wrong as well
+                raise
             if not self.names[key]:
                 del self.names[key]
                 return shape

@@ -187,6 +187,7 @@ def bad_pattern(x: Annotated[str, PatternLike(r"(a)\1")]): ...
 def broken_pattern(x: Annotated[str, PatternLike("[a")]): ...
 def several(n: int, engine: Engine, run: Callable, x: "Nowhere"): ...  # noqa: F821
 def several_fields(m: Machine): ...
+def same_mistake_twice(a: "Nowhere", b: "Nowhere", c: Machine, d: list[Machine]): ...  # noqa: F821
 
 
 @pytest.mark.parametrize(
@@ -216,6 +217,7 @@ def several_fields(m: Machine): ...
         (broken_pattern, ["broken_pattern", "x", "正则 [a"]),
         (vars(EAGER.Service)["class_method"], ["classmethod", "函数"]),
         (several, ["several", "engine：", "参数 run：", "参数 x："]),
+        (same_mistake_twice, ["参数 a：", "参数 b：", "参数 c：", "参数 d："]),
         (several_fields, ["several_fields", "m：", "Machine 的字段", "a：", "b："]),
         (lambda x: x, ["lambda", "名字"]),
         (3, ["3", "函数"]),
