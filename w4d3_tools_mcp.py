@@ -592,7 +592,7 @@ class _Scope:
         if new:
             try:
                 shape = make()
-            except SchemaError:
+            except Exception:
                 del self.names[key]  # the next parameter of that type is wrong as well
                 raise
             if not self.names[key]:
