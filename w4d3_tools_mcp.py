@@ -1038,7 +1038,8 @@ def _describe(
         except SchemaError as error:
             faults.append(f"{owner} {parameter.name}：{error}")
     if faults:
-        raise SchemaError("；".join(faults))
+        said, hint = "；".join(faults), f"；{_WRITE_INSTEAD}"
+        raise SchemaError(said.replace(hint, "") + hint * (hint in said))  # the hint once
     return Parameters(name, doc.description, tuple(parameters), {
         "type": "object",
         "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
