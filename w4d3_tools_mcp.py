@@ -84,6 +84,7 @@ import time
 import types
 import typing
 import unicodedata
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -249,6 +250,7 @@ class Scalar(NamedTuple):
     extra: dict = {}  # further schema keywords
     read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
     write: Callable = _write_text  # value → JSON value, or ValueError
+    wanted: str = ""  # in an error: what the text should be
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
@@ -258,9 +260,10 @@ SCALARS = {
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
-    "builtins.complex": Scalar("string"),
+    "builtins.complex": Scalar("string", wanted='复数，如 "1+2j"'),
     "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
-                             lambda cls, text: cls.fromhex(text), bytes.hex),
+                             lambda cls, text: cls.fromhex(text), bytes.hex,
+                             '十六进制文字（base16），如 "00ff"'),
     "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
     "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
     "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso,
@@ -268,7 +271,8 @@ SCALARS = {
     "datetime.time": Scalar("string", {"format": "time"}, _read_iso),
     "datetime.timedelta": Scalar("number", {"description": "秒"},
                                  lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "decimal.Decimal": Scalar(
+        "number string", read=lambda cls, n: cls(str(n)), wanted='十进制数，如 "0.10"'),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
 }
@@ -288,30 +292,49 @@ def _scalar_row(cls: Any) -> Scalar | None:
 
 # --- value → JSON ---
 
-def _plain(value: Any, other: Callable[[Any], Any]) -> Any:
+_MOST_ITEMS = 100_000  # of one value: `range(10**12)` and lists that share parts end there
+
+
+class _Rest:
+    def __repr__(self) -> str:
+        return f"……（太长，只保留前 {_MOST_ITEMS} 项）"
+
+
+_REST = _Rest()  # stands for the items beyond the bound
+
+
+def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
+    """See `plain`; each item takes one from `left`."""
+    cls = type(value)
     if isinstance(value, enum.Enum):
-        return _plain(value.value, other)
-    if row := _scalar_row(type(value)):
+        return _plain(value.value, other, left)
+    if row := _scalar_row(cls):
         try:
             return row.write(value)
         except ValueError:
             return other(value)
-    if isinstance(value, Mapping):
-        items = [(_plain(key, other), _plain(item, other)) for key, item in value.items()]
-        return {key if type(key) is str else json.dumps(key): item for key, item in items}
-    if hasattr(type(value), "__dataclass_fields__"):
+    if hasattr(cls, "__dataclass_fields__"):
         import dataclasses
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: _plain(getattr(value, name), other) for name in names}
+        value = {name: getattr(value, name) for name in names if hasattr(value, name)}
     for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
-        if callable(getattr(type(value), method, None)):
-            return _plain(getattr(value, method)(), other)
-    if isinstance(value, (set, frozenset)):
-        items = [_plain(item, other) for item in value]  # sorted: the same order in every run
-        return sorted(items, key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
-    if isinstance(value, Sequence):
-        return [_plain(item, other) for item in value]
-    return other(value)
+        if callable(getattr(cls, method, None)):
+            return _plain(getattr(value, method)(), other, left)
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for _, key in zip(left, value):
+            name = _plain(key, other, left)
+            name = name if type(name) is str else json.dumps(name)
+            if name in made:
+                return other(value)
+            made[name] = _plain(value[key], other, left)
+        return made if next(left, None) is not None else {**made, "…": other(_REST)}
+    if not isinstance(value, (Sequence, set, frozenset, collections.abc.MappingView)):
+        return other(value)
+    items = [_plain(item, other, left) for _, item in zip(left, value)]
+    if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
+        items.sort(key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
+    return items if next(left, None) is not None else [*items, other(_REST)]
 
 
 def _refuse(value: object) -> Any:
@@ -322,14 +345,15 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
-    JSON cannot hold (NaN, a lone surrogate, any other object, a list that contains itself) goes to
-    `other`, which returns a substitute or, by default, raises ValueError.
+    JSON cannot hold (NaN, a lone surrogate, two keys of the same text, any other object, a list
+    that contains itself, what comes after 100,000 items) goes to `other`, which returns a
+    substitute or, by default, raises ValueError. An iterator is never consumed.
 
     >>> plain({"b": (1, 2), "a": {3, 1}})
     {'b': [1, 2], 'a': [1, 3]}
     """
     try:
-        return _plain(value, other)
+        return _plain(value, other, iter(range(_MOST_ITEMS)))
     except RecursionError:
         return other(value)
 
@@ -339,29 +363,27 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
-    summary: str = ""  # the first paragraph
-    description: str = ""  # all running text, summary included, without the sections
+    description: str = ""  # all running text, without the sections
     params: Mapping[str, str] = {}  # name → text
-    returns: str = ""
 
 
 # Words by what stands below or behind them; "other" never reaches the model.
 _HEADINGS = {
     "params": "args|arg|arguments|argument|parameters|parameter|params|param|keyword args|"
     "keyword arguments|other parameters|attributes|参数|参数说明|入参|形参|输入|输入参数|属性|字段",
-    "returns": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出",
-    "other": "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
+    "other": "returns|return|yields|yield|返回|返回值|返回结果|输出|产出|"
+    "raises|raise|exceptions|exception|except|rtype|warns|warning|warnings|note|notes|"
     "example|examples|see also|references|todo|异常|抛出|抛出异常|引发|注意|注意事项|注|备注|警告|"
     "示例|例子|例|样例|参见|参考",
 }
 _HEADING_KIND = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
 _FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "params"}
 _HEADING = re.compile(
-    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)\s*(?:[(（].*?[)）])?\**\s*[:：]\**\s*(.*)", re.I)
+    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
-_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）])?\s*[:：]\s*(.*)")
+_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）]\s*)?[:：]\s*(.*)")
 _COMMA = re.compile("[,，、]")
 _NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
 
@@ -377,7 +399,7 @@ def _dedented(lines: list[str]) -> str:
 
 
 class _DocSection(NamedTuple):
-    kind: str  # "text", "params", "returns" or "other"
+    kind: str  # "text", "params" or "other"
     indent: int  # of its heading; -1 for running text, which only a heading ends
     entry: re.Pattern  # how a parameter begins in it
     lines: list[str]
@@ -453,21 +475,21 @@ def parse_docstring(text: str | None) -> Docstring:
     import inspect
     sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
     running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
-    returns = [_dedented(section.lines) for section in sections if section.kind == "returns"]
     params = {}
     for section in sections:
-        params.update(section.params() if section.kind == "params" else {})
-    description = "\n\n".join(filter(None, running))
-    return Docstring(description.partition("\n\n")[0], description, params, "\n".join(returns))
+        params |= section.params() if section.kind == "params" else {}
+    return Docstring("\n\n".join(filter(None, running)), params)
 
 
 # --- types → shapes ---
 
-# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
-_PARSED = {
-    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
-    "null": {type(None)}, "array": {list}, "object": {dict},
+_TYPE_NAMES = {
+    str: "string", int: "integer", float: "number", bool: "boolean",
+    list: "array", dict: "object", type(None): "null",
 }
+# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
+_PARSED = {name: {cls} for cls, name in _TYPE_NAMES.items()} | dict.fromkeys(
+    ("integer", "number"), {int, float})
 _WRITE_INSTEAD = (
     "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
 )
@@ -478,6 +500,7 @@ class Shape(NamedTuple):
 
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
     read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
+    hashable: bool = True  # whether what `read` gives can be in a set, if that is known
 
     def accepts(self, value: Any) -> bool:
         try:
@@ -491,8 +514,13 @@ class _MisfitError(ToolError):
     """A JSON value and what it should have been; put into words only if somebody reads it."""
 
     def __str__(self) -> str:
-        text = json.dumps(self.args[0], ensure_ascii=False)
+        text = json.dumps(self.args[0], ensure_ascii=False, default=repr)
         return f"{text if len(text) <= 80 else text[:80] + '…'} 不能当作 {self.args[1]}"
+
+
+def _expect(value: Any, cls: type) -> None:
+    if type(value) is not cls:
+        raise _MisfitError(value, _TYPE_NAMES[cls])
 
 
 def _type_words(schema: dict) -> list[str]:
@@ -568,13 +596,19 @@ class _Scope:
                 name += "_"  # another class of the same name
             self.names[key] = name
         if new:
-            shape = make()
+            try:
+                shape = make()
+            except Exception:
+                del self.names[key]  # the next parameter of that type is wrong as well
+                raise
             if not self.names[key]:
                 del self.names[key]
                 return shape
             self.defs[self.names[key]] = shape
         name = self.names[key]
-        return Shape({"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value))
+        known = self.defs[name].hashable if name in self.defs else True
+        return Shape(
+            {"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value), known)
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -595,7 +629,7 @@ def _scalar(tp: Any, scope: _Scope) -> Shape:
         if type(value) in parsed:
             with contextlib.suppress(Exception):  # each class has its own, not just ValueError
                 return row.read(tp, value)
-        raise _MisfitError(value, row.extra.get("format") or " 或 ".join(types))
+        raise _MisfitError(value, row.wanted or row.extra.get("format") or " 或 ".join(types))
 
     return Shape({"type": _one_or_list(types), **row.extra}, read)
 
@@ -639,6 +673,115 @@ def _alias(tp: Any, scope: _Scope) -> Shape:
         tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)), inline=True)
 
 
+# --- patterns: regular expressions in linear time ---
+
+# `re` tries one way after the other: on forty letters (a|aa)+$ takes it minutes, during which no
+# thread runs and no deadline fires. Here all ways advance together, one character at a time
+# (Thompson 1968), so the work is at most length of the text × size of the pattern. `re` still
+# parses, and judges single characters and places such as ^ and \b.
+
+_MAX_MATCHED = 5_000  # characters that a pattern or format is tried on
+_MAX_STEPS = 4_000  # of one pattern, its counted repeats written out
+_PARSER = getattr(re, "_parser", None) or re.sre_parse  # the second name: Python 3.10
+_COMPILER = getattr(re, "_compiler", None) or re.sre_compile
+
+
+class Pattern:
+    """A regular expression as steps (check, whether it takes a character, the steps that follow).
+
+    A check is None, or as `re.Pattern.match`, or for a look around (first step, characters back,
+    what it should give). Step 0 is the end. SchemaError if the expression cannot be used.
+    """
+
+    def __init__(self, text: str):
+        self.steps: list[tuple] = [(None, False, ())]
+        try:
+            if len(text) > _MAX_MATCHED:
+                raise OverflowError("太长")
+            with warnings.catch_warnings():  # `[[` may mean something else one day
+                warnings.simplefilter("ignore")
+                re.compile(text)  # finds errors that `parse` alone does not see
+                parsed = _PARSER.parse(text)
+            self.start = self._chain(parsed, parsed.state.flags, 0)
+        except (re.error, RecursionError, OverflowError) as error:
+            shown = text if len(text) <= 80 else text[:80] + "…"
+            raise SchemaError(f"正则 {shown} 无法使用（{error}）") from None
+
+    def _add(self, check: object, wide: bool, *targets: int) -> int:
+        if len(self.steps) >= _MAX_STEPS:
+            raise OverflowError("展开之后太大")
+        self.steps.append((check, wide, targets))
+        return len(self.steps) - 1
+
+    def _chain(self, nodes: Iterable, flags: int, then: int) -> int:
+        for node in reversed(list(nodes)):
+            then = self._node(node, flags, then)
+        return then
+
+    def _node(self, node: tuple, flags: int, then: int) -> int:
+        """Put the steps for one node of the parser's tree in front of the step `then`."""
+        name, arg = node[0].name, node[1]
+        if name == "SUBPATTERN":
+            return self._chain(arg[3], _COMPILER._combine_flags(flags, arg[1], arg[2]), then)
+        if name == "BRANCH":
+            return self._add(None, False, *[self._chain(way, flags, then) for way in arg[1]])
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            return self._repeat(*arg, flags, then)
+        if name in ("ASSERT", "ASSERT_NOT"):
+            back = arg[1].getwidth()[0] if arg[0] < 0 else 0
+            return self._add((self._chain(arg[1], flags, 0), back, name == "ASSERT"), False, then)
+        if name not in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
+            raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
+        state = _PARSER.State()
+        state.flags = flags
+        leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node])).match
+        return self._add(leaf, name not in ("AT", "FAILURE"), then)
+
+    def _repeat(self, low: int, high: int, inner: Iterable, flags: int, then: int) -> int:
+        after = then
+        if high > _MAX_MATCHED:  # no end
+            then = self._add(None, False)
+            self.steps[then] = (None, False, (self._chain(inner, flags, then), after))
+            high = low
+        for _ in range(high - low):
+            then = self._add(None, False, self._chain(inner, flags, then), after)
+        for _ in range(low):
+            if then == (then := self._chain(inner, flags, then)):
+                break  # nothing inside, so nothing to repeat
+        return then
+
+    def _runs(self, start: int, text: str, at: int, pay: Callable, *, anywhere: bool) -> bool:
+        arrived = [start]
+        for here in range(at, len(text) + 1):
+            todo, seen, arrived = arrived, set(), [start] if anywhere else []
+            while todo:
+                if (number := todo.pop()) in seen:
+                    continue
+                seen.add(number)
+                check, wide, targets = self.steps[number]
+                if type(check) is tuple:
+                    first, back, wanted = check
+                    fits = wanted == (here >= back and self._runs(
+                        first, text, here - back, pay, anywhere=False))
+                else:
+                    fits = not check or check(text, here)
+                if fits:
+                    (arrived if wide else todo).extend(targets)
+            if 0 in seen:
+                return True
+            pay(1 + len(seen) // 4)
+            if not arrived:
+                break
+        return False
+
+    def search(self, text: str, pay: Callable[[int], None] = lambda work: None) -> bool:
+        """Whether it matches anywhere in the text, as `re.search`; `pay` may raise to stop it."""
+        return self._runs(self.start, text, 0, pay, anywhere=True)
+
+
+compile_pattern = functools.lru_cache(128)(Pattern)
+
+
 # `Annotated` constraints, by the attribute that annotated_types, pydantic and re.Pattern share:
 # (attribute, JSON type, schema keyword, whether value and limit agree).
 CONSTRAINTS = (
@@ -651,7 +794,7 @@ CONSTRAINTS = (
     ("max_length", "string", "maxLength", lambda v, n: len(v) <= n),
     ("min_length", "array", "minItems", lambda v, n: len(v) >= n),
     ("max_length", "array", "maxItems", lambda v, n: len(v) <= n),
-    ("pattern", "string", "pattern", lambda v, text: re.search(text, v)),
+    ("pattern", "string", "pattern", lambda v, text: compile_pattern(text).search(v)),
 )
 
 
@@ -671,6 +814,8 @@ def _annotated(tp: Any, scope: _Scope) -> Shape:
         finite = isinstance(limit, (int, float)) and math.isfinite(limit)
         if name in types and (isinstance(limit, str) if keyword == "pattern" else finite):
             schema[keyword] = limit
+            if keyword == "pattern":
+                compile_pattern(limit)  # now, so that an error names the parameter
             checks.append((_PARSED[name], keyword, limit, holds))
 
     def read(value: Any) -> Any:
@@ -679,7 +824,7 @@ def _annotated(tp: Any, scope: _Scope) -> Shape:
                 raise _MisfitError(value, f"{keyword} 为 {limit} 的值")
         return inner.read(value)
 
-    return Shape({**inner.schema, **schema}, read)
+    return Shape({**inner.schema, **schema}, read, inner.hashable)
 
 
 def _union_schema(schemas: list[dict]) -> dict:
@@ -705,18 +850,27 @@ def _union(tp: Any, scope: _Scope) -> Shape:
     shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
 
     def read(value: Any) -> Any:
+        refused: Exception = _MisfitError(value, "任何一种允许的写法")
         for shape in shapes:  # the first branch that fits
-            with contextlib.suppress(Exception):  # a record's own constructor may raise anything
+            try:
                 return shape.read(value)
-        raise _MisfitError(value, "任何一种允许的写法")
+            except _MisfitError:
+                pass
+            except Exception as error:  # a record of the right form, but it has further wishes
+                refused = error
+        raise refused
 
-    return Shape(_union_schema([shape.schema for shape in shapes]), read)
+    schema = _union_schema([shape.schema for shape in shapes])
+    return Shape(schema, read, all(shape.hashable for shape in shapes))
 
 
 @_form("enum", "typing.Literal")
 def _choice(tp: Any, scope: _Scope) -> Shape:
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    choices = [(plain(member), member) for member in typing.get_args(tp) or tp]
+    members = typing.get_args(tp) or (list(tp) if isinstance(tp, type) else [])
+    if not members:
+        raise SchemaError(f"{getattr(tp, '__name__', tp)} 里没有可选的值；请至少写一个")
+    choices = [(plain(member), member) for member in members]
     values = [value for value, _ in choices]
 
     def read(value: Any) -> Any:
@@ -725,8 +879,8 @@ def _choice(tp: Any, scope: _Scope) -> Shape:
                 return member
         raise _MisfitError(value, f"{json.dumps(values, ensure_ascii=False)} 之一")
 
-    words = {cls: name for name, parsed in _PARSED.items() for cls in parsed} | {int: "integer"}
-    return Shape({"type": _one_or_list(words[type(v)] for v in values), "enum": values}, read)
+    types = _one_or_list(_TYPE_NAMES[type(value)] for value in values)
+    return Shape({"type": types, "enum": values}, read)
 
 
 # --- containers: origin → what the list or dict of its values, read one by one, is turned into ---
@@ -744,36 +898,42 @@ OBJECTS = {
 }
 
 
-def _fixed_tuple(items: list[Shape]) -> Shape:
-    def read(value: Any) -> tuple:
-        if type(value) is not list or len(value) != len(items):
-            raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
-        return tuple(item.read(element) for item, element in zip(items, value))
-
-    prefix = {"prefixItems": [item.schema for item in items]} if items else {}
-    return Shape({"type": "array", **prefix, "minItems": len(items), "maxItems": len(items)}, read)
+def _checked_set(build: type, items: list) -> Any:
+    if not all(isinstance(item, Hashable) for item in items):
+        raise _MisfitError(items, "集合：里面不能有 array 或 object")
+    if len(made := build(items)) < len(items):
+        raise _MisfitError(items, "集合：元素不能重复")
+    return made
 
 
 @_form(*ARRAYS)
 def _array(tp: Any, scope: _Scope) -> Shape:
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    if origin is tuple and args[1:] != (...,) and tp not in (tuple, typing.Tuple):  # noqa: UP006
-        return _fixed_tuple([scope.shape(arg) for arg in args if arg != ()])
-    item, build = scope.shape(args[0] if args else Any), ARRAYS[_type_key(origin)]
-    distinct = issubclass(build, (set, frozenset))
+    bare = tp in (tuple, typing.Tuple)  # noqa: UP006
+    fixed = origin is tuple and not bare and args[1:] != (...,)
+    build = ARRAYS[_type_key(origin)]
+    items = [scope.shape(arg) for arg in args or [Any] * (not fixed) if arg not in ((), ...)]
+    hashable = all(item.hashable for item in items)
+    schema: dict = {"type": "array"}
+    if fixed:
+        schema |= {"prefixItems": [item.schema for item in items]} if items else {}
+        schema |= {"minItems": len(items), "maxItems": len(items)}
+    else:
+        schema["items"] = items[0].schema
+    if distinct := issubclass(build, (set, frozenset)):
+        schema["uniqueItems"] = True
+        if not hashable:
+            raise SchemaError(f"集合的元素不能是 {args[0]}（不可哈希）；请改用 list 或 tuple")
 
     def read(value: Any) -> Any:
-        if type(value) is not list:
-            raise _MisfitError(value, "array")
-        items = [item.read(element) for element in value]
-        if distinct and not all(isinstance(element, Hashable) for element in items):
-            raise _MisfitError(value, "集合：里面不能有 array 或 object")
-        if distinct and len(set(items)) < len(items):
-            raise _MisfitError(value, "集合：元素不能重复")
-        return build(items)
+        _expect(value, list)
+        if fixed and len(value) != len(items):
+            raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
+        shapes = items if fixed else itertools.repeat(items[0])
+        made = [shape.read(item) for shape, item in zip(shapes, value)]
+        return _checked_set(build, made) if distinct else build(made)
 
-    unique = {"uniqueItems": True} if distinct else {}
-    return Shape({"type": "array", "items": item.schema, **unique}, read)
+    return Shape(schema, read, hashable and build in (tuple, frozenset))
 
 
 def _key_shape(inner: Shape) -> Shape:
@@ -794,13 +954,12 @@ def _object(tp: Any, scope: _Scope) -> Shape:
     key = _key_shape(key)
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _MisfitError(value, "object")
+        _expect(value, dict)
         return build((key.read(k), item.read(element)) for k, element in value.items())
 
     names = {"propertyNames": key.schema} if key.schema else {}
     values = {"additionalProperties": item.schema} if item.schema else {}
-    return Shape({"type": "object", **values, **names}, read)
+    return Shape({"type": "object", **values, **names}, read, hashable=False)
 
 
 # --- signatures ---
@@ -833,8 +992,11 @@ class Parameters(NamedTuple):
             if name in values:
                 try:
                     read[name] = shape.read(values[name])
-                except Exception as error:  # a record's own constructor may raise anything
+                except ToolError as error:
                     raise ToolError(f"参数 {name}：{error}") from error
+                except Exception as error:  # a record's own constructor may raise anything
+                    reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+                    raise ToolError(f"参数 {name} 的值不合要求：{reason}") from error
             elif required:
                 raise ToolError(f"缺少必填参数 {name}")
             elif by_position:
@@ -868,19 +1030,22 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     with contextlib.suppress(ValueError):
         if not parameter.required and shape.accepts(value := plain(parameter.default)):
             schema = {**schema, "default": value}
-    return Shape(schema, shape.read)
+    return Shape(schema, shape.read, shape.hashable)
 
 
 def _describe(
     found: list[Parameter], scope: _Scope, *, name: str, owner: str, doc: Docstring,
 ) -> Parameters:
-    parameters = []
+    parameters, faults = [], []
     for parameter in found:
         try:
             shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
+            parameters.append(parameter._replace(shape=shape))
         except SchemaError as error:
-            raise SchemaError(f"{owner} {parameter.name}：{error}") from error
-        parameters.append(parameter._replace(shape=shape))
+            faults.append(f"{owner} {parameter.name}：{error}")
+    if faults:
+        said, hint = "；".join(faults), f"；{_WRITE_INSTEAD}"
+        raise SchemaError(said.replace(hint, "") + hint * (hint in said))  # the hint once
     return Parameters(name, doc.description, tuple(parameters), {
         "type": "object",
         "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
@@ -910,11 +1075,12 @@ def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
 
 def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     """Name and docstring, but not the "Point(x, y)" that dataclass and namedtuple make up."""
+    import inspect
+    if isinstance(inner := inspect.unwrap(fn), functools.partial):  # it has no name to hand on
+        return _name_and_doc(inner.func)
     if hasattr(fn, "__name__"):
         made_up = isinstance(fn, type) and (fn.__doc__ or "").startswith(f"{fn.__name__}(")
         return fn.__name__, None if made_up else fn.__doc__
-    if isinstance(fn, functools.partial):
-        return _name_and_doc(fn.func)
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
@@ -928,13 +1094,13 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
         _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise _MisfitError(value, "object")
+        _expect(value, dict)
         positional, keyword = fields.bind(value)
         return cls(*positional, **keyword)
 
     text = {"description": doc.description} if doc.description else {}
-    return Shape({**fields.schema, **text}, read)
+    whole = all(field.shape.hashable for field in fields.parameters)
+    return Shape({**fields.schema, **text}, read, cls.__hash__ is not None and whole)
 
 
 @_form("record")
@@ -1022,22 +1188,21 @@ def output_schema(fn: Callable) -> dict | None:
     """An object schema if the function returns a TypedDict or dataclass, else None; no error."""
     import dataclasses
     import inspect
-    try:
+    with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
         cls = typing.get_origin(tp) or tp
         is_dataclass = dataclasses.is_dataclass(cls)
-        if not (is_dataclass or hasattr(cls, "__required_keys__")):
-            return None
-        schema = _record_shape(tp, scope).schema
-        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else schema["properties"]
-        return scope.schema(schema) if set(names) == schema["properties"].keys() else None
-    except Exception:  # a return type that cannot be described is no reason to refuse the tool
-        return None
+        if is_dataclass or hasattr(cls, "__required_keys__"):
+            schema = _record_shape(tp, scope).schema
+            written = {field.name for field in dataclasses.fields(cls)} if is_dataclass else None
+            if written in (None, set(schema["properties"])):  # a field may be set by no parameter
+                return scope.schema(schema)
+    return None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 3  参数 Arguments      uses §1 · pure
+# § 3  参数 Arguments      uses §1, §2 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # From what the model wrote to a dict the tool can trust, in two steps. `parse_arguments` turns
 # text into one dict: it mends spelling (quotes, commas, fences), never meaning: cut-off text is
@@ -1053,7 +1218,6 @@ _MAX_DIGITS = 4_300  # of one integer: what CPython itself refuses to read (sys.
 _MAX_WORK = 300_000  # per call: 1 for each item or key, 30 for each sentence or step by `$ref`
 _MAX_MESSAGE = 400  # characters of one sentence for the model
 _MAX_PROBLEMS = 20  # sentences per call; a model repairs no more at a time
-_MAX_MATCHED = 5_000  # characters that a `pattern` or `format` is tried on
 _TOO_LARGE = f"嵌套超过 {_MAX_DEPTH} 层或者太大，请改成较小的结构"
 
 # ── Words for the model ──
@@ -1138,10 +1302,6 @@ def _fault(path: tuple, keyword: str, says: str, *came: object, hint: str = "") 
     return [Problem(where, keyword, _cut(text))]
 
 
-_TYPE_NAMES = {
-    str: "string", int: "integer", float: "number", bool: "boolean",
-    list: "array", dict: "object", type(None): "null",
-}
 _LEAVES = frozenset([str, int, bool, type(None)])
 
 
@@ -1281,10 +1441,11 @@ def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
 
 def _read_layer(text: str) -> object:
     """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended."""
-    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text.strip())
-    text = (fenced[1] if fenced else text).strip()
+    text = text.strip().removeprefix("\ufeff").strip()
+    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text)
+    text = fenced[1].strip() if fenced else text
     try:
-        return _load_json(text)
+        return _load_json(text) if text else {}
     except json.JSONDecodeError as error:
         first = error
     try:
@@ -1309,14 +1470,12 @@ def parse_arguments(text: str | bytes | dict | None) -> dict:
             value = value.decode("utf-8")
         except UnicodeDecodeError:
             raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
-    if isinstance(value, str):
-        value = value.strip().removeprefix("\ufeff").strip()
-        value = _read_layer(value) if value else {}
-    for _ in range(2):  # an object encoded as a string, once or twice
-        if isinstance(value, str) and value.strip().startswith(("{", '"', "```")):
-            value = _read_layer(value)
-    if isinstance(value, dict):
-        return value
+    for layer in range(3):  # the text, and an object encoded as a string, once or twice
+        if isinstance(value, str):
+            inner = value.strip().startswith(("{", '"', "```"))
+            value = _read_layer(value) if inner or layer == 0 else value
+    if isinstance(value, Mapping):  # of an OrderedDict, a proxy: what is not JSON stays as it is
+        return value if type(value) is dict else plain(value, other=lambda item: item)
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
@@ -1413,11 +1572,17 @@ def _rule_enum(allowed, value, path, node):
     return _fault(path, "enum", _choose_from(choices), value, hint=hint)
 
 
-def _rule_pattern(search, value, path, node):
-    text = _cut(node.schema["pattern"], 100)
+def _matches(pattern: str, text: str, path: tuple) -> bool:
+    return compile_pattern(pattern).search(text, functools.partial(_spend, path))
+
+
+def _rule_pattern(pattern, value, path, node):
+    shown = _cut(pattern, 100)
     if len(value) > _MAX_MATCHED:
-        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {text}")
-    return () if search(value) else _fault(path, "pattern", f"要符合正则 {text}", value)
+        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {shown}")
+    if _matches(pattern, value, path):
+        return ()
+    return _fault(path, "pattern", f"要符合正则 {shown}", value)
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
@@ -1433,7 +1598,7 @@ _FORMATS = {
     "email": (r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)*", "ada@example.org"),
     "uri": (r"[a-zA-Z][a-zA-Z\d+.-]*:[^\s<>\"{}|\\^`]+", "https://example.org/a"),
     "ipv4": (r"\d+(\.\d+){3}", "192.0.2.1"),
-    "ipv6": (r"[\da-fA-F:.]+:[\da-fA-F:.]*", "2001:db8::1"),
+    "ipv6": (r"(?=[^:]*:)[\da-fA-F:.]+", "2001:db8::1"),
 }
 
 
@@ -1503,7 +1668,7 @@ def _rule_parts(_, value, path, node):
     named = {} if "patternProperties" in own else own.get("properties", {})
     for step, item in value.items() if type(value) is dict else enumerate(value):
         here = path + (step,)
-        for part in named.get(step) or node.at(step):
+        for part in named.get(step) or node.at(here):
             problems = part.check(item, here)
             if problems and part in own.get("additionalProperties", ()) and not part.names:
                 problems = _unknown_name(step, list(own.get("properties", ())), value, here)
@@ -1592,22 +1757,6 @@ def _rule_union(keyword, branches, value, path, node):
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
 
-# A repeat inside a repeat with nothing fixed between, such as (a+)+ or (\w+\s?)*: exponential.
-_UNIT = r"(?:\\.|\[[^\]]*\]|[^()\\|])"
-_MANY = r"(?:[+*]|\{\d+,\d*\})"
-_EXPLOSIVE = rf"\((?:\?:)?{_UNIT}{_MANY}(?:{_UNIT}(?:{_MANY}|\?))*\){_MANY}"
-
-
-def _regex(pattern: str) -> Callable[[str], object]:
-    """Return the search function of a pattern; SchemaError if it cannot be used."""
-    if len(pattern) > 2_000 or re.search(_EXPLOSIVE, pattern):
-        raise SchemaError(f"正则 {show(pattern, 80)} 可能耗时过长，不予检查")
-    try:
-        return re.compile(pattern).search
-    except (re.error, RecursionError, OverflowError, Warning) as error:
-        raise SchemaError(f"正则 {show(pattern, 80)} 无法使用（{error}），不予检查") from None
-
-
 def _target(pointer: str, root: object) -> object:
     """Return the subschema that a `$ref` into this schema points to, or None."""
     start, *steps = pointer.split("/")
@@ -1625,7 +1774,7 @@ def _resolved(pointer: str, keyword: str, node: SchemaRules) -> str:
     target, refs = _target(pointer, node.home.root), node.home.refs
     if target is None or pointer in node.trail:
         reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
-        raise SchemaError(f"$ref {show(pointer, 80)} {reason}，不予检查")
+        raise SchemaError(f"$ref {show(pointer, 80)} {reason}")
     if pointer not in refs:
         refs[pointer] = node  # a stand-in: the schema may well refer to itself
         refs[pointer] = type(node)(target, node.home, pointer, (*node.trail, pointer))
@@ -1642,7 +1791,7 @@ _SHAPES = {
     "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
     "flag": (["boolean"], None, None),
     "text": (["string"], None, None),
-    "pattern": (["string"], None, lambda own, *_: _regex(own)),
+    "pattern": (["string"], None, lambda own, *_: own if compile_pattern(own) else None),
     "pointer": (["string"], None, _resolved),
     "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
     "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
@@ -1658,7 +1807,8 @@ _SHAPES = {
         name: (node.part(schema, word, name),) for name, schema in own.items()
     }),
     "pattern map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: [
-        (_regex(pattern), (node.part(schema, word, pattern),)) for pattern, schema in own.items()
+        (pattern, (node.part(schema, word, pattern),))
+        for pattern, schema in own.items() if compile_pattern(pattern)
     ]),
 }
 _NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
@@ -1753,7 +1903,7 @@ class SchemaRules:
         try:
             self.own[keyword] = make(own, keyword, self) if make else own
         except SchemaError as error:
-            self.note(str(error))
+            self.note(f"{error}，不予检查")
             return
         for name in self.rules.keys() & kinds:
             self.rules[name][rule] = self.own[keyword]
@@ -1823,14 +1973,14 @@ class SchemaRules:
                 found += fits
         return found
 
-    def at(self, step: str | int) -> Sequence[SchemaRules]:
-        """Return the nodes for the part of a value at a name or index."""
-        own = self.own
+    def at(self, path: tuple) -> Sequence[SchemaRules]:
+        """Return the nodes for the part of a value at the end of a path."""
+        own, step = self.own, path[-1]
         if type(step) is int:
             return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
         found = own["properties"].get(step, ()) if "properties" in own else ()
-        for search, part in own.get("patternProperties", ()):
-            if search(step[:_MAX_MATCHED]):
+        for pattern, part in own.get("patternProperties", ()):
+            if _matches(pattern, step[:_MAX_MATCHED], path):
                 found += part
         return found or own.get("additionalProperties", ())
 
@@ -1888,11 +2038,12 @@ def _mended(value: object, node: SchemaRules, path: tuple, repairs: list[str]) -
     required = {name for body in bodies for name in body.own.get("required", ())}
     optional = _properties(bodies).keys() - required
     for step, item in mended.items() if type(mended) is dict else enumerate(mended):
-        part = next((part for body in bodies for part in body.at(step)), None)
+        here = path + (step,)
+        part = next((part for body in bodies for part in body.at(here)), None)
         if item is None and step in optional and "null" not in part.takes:
-            repairs.append(f"参数 {_where(path + (step,))} 是 null，按没有传处理")
+            repairs.append(f"参数 {_where(here)} 是 null，按没有传处理")
         else:
-            kept[step] = _mended(item, part, path + (step,), repairs) if part else item
+            kept[step] = _mended(item, part, here, repairs) if part else item
     return kept if type(mended) is dict else list(kept.values())
 
 

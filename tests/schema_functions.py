@@ -34,13 +34,12 @@ NotRequired, ReadOnly, Required = (
     getattr(typing_extensions, name) for name in ("NotRequired", "ReadOnly", "Required")
 )
 
-ROWS = []  # (function, required names, properties, further expectations)
+ROWS = []  # (function, required names, properties, name, definitions, description)
 
 
-def expect(required="", /, **properties):
+def expect(required="", /, *, _name=None, _defs={}, _doc=None, **properties):
     def register(fn):
-        name = properties.pop("_name", None)
-        ROWS.append((fn, required.split(), properties, name, properties.pop("_defs", {})))
+        ROWS.append((fn, required.split(), properties, _name, _defs, _doc))
         return fn
 
     return register
@@ -758,3 +757,808 @@ def strange_return(a: int) -> "NoSuchThing": ...
 
 expect("lr", **OPTIMIZER["properties"], _name="Optimizer")(Optimizer)
 expect("obj", obj=ANY, _name="len")(len)
+
+
+# --- the feature table of the reference (section 1): rows not met above, named as there ---
+
+
+def text(words, **schema):
+    return {**schema, "description": words}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Spot:
+    x: float
+    y: float = 0.0
+
+
+SPOT = obj("x", x=NUM, y={**NUM, "default": 0.0})
+
+
+@expect(
+    "i f s b",
+    _doc="Four.",
+    i=text("an int", **INT),
+    f=text("a float", **NUM),
+    s=text("a str", **STR),
+    b=text("a bool", **BOOL),
+)
+def basic_four(i: int, f: float, s: str, b: bool):
+    """Four.
+
+    Args:
+        i: an int
+        f: a float
+        s: a str
+        b: a bool
+    """
+
+
+@expect(_doc="Nothing.")
+def no_params():
+    """Nothing."""
+
+
+@expect("b", b={"type": ["string", "null"], "enum": ["a", "b", None]})
+def optional_literal_by_pipe(b: Literal["a", "b"] | None): ...
+
+
+@expect(
+    a={**null_or("integer"), "description": "one", "default": None},
+    b={**null_or("string"), "description": "two", "default": None},
+    c={"anyOf": [arr(INT), NULL], "description": "three", "default": None},
+    d={"anyOf": [ref("Spot"), NULL], "description": "four", "default": None},
+    _defs={"Spot": SPOT},
+)
+def annotated_inside_optionals(
+    a: Optional[Annotated[int, "one"]] = None,
+    b: Annotated[str, "two"] | None = None,
+    c: Optional[Annotated[list[int], "three"]] = None,
+    d: Annotated[Spot, "four"] | None = None,
+): ...
+
+
+@expect(v=arr({"type": "object"}, default=[{"a": [1]}]))
+def default_mutable(v: list[dict] = [{"a": [1]}]): ...
+
+
+@expect(a=ANY, b=NUM, c=NUM, d={"type": "object"}, e=ANY)
+def default_not_json(
+    a=object(),
+    b: float = float("inf"),
+    c: float = float("nan"),
+    d: dict = {"x": float("inf")},
+    e: Any = len,
+): ...
+
+
+@expect(
+    a={"type": "array", "prefixItems": [INT, INT], "minItems": 2, "maxItems": 2, "default": [1, 2]},
+    b={**STR, "format": "date", "default": "2026-01-02"},
+    c=arr(INT, uniqueItems=True, default=[9, 10]),
+    d={**STR, "format": "date-time", "default": "2024-01-01T00:00:00"},
+)
+def default_containers(
+    a: tuple[int, int] = (1, 2),
+    b: datetime.date = datetime.date(2026, 1, 2),
+    c: frozenset[int] = frozenset({10, 9}),
+    d: datetime.datetime = datetime.datetime(2024, 1, 1),
+): ...
+
+
+@expect(
+    s={**null_or("string"), "default": None},
+    e={"type": ["string", "null"], "enum": ["red", "blue", None], "default": None},
+    p={"anyOf": [ref("Spot"), NULL], "default": None},
+    x={**null_or("integer"), "description": "text", "default": None},
+    _defs={"Spot": SPOT},
+)
+def none_default_plain_types(
+    s: "str" = None, e: Colour = None, p: Spot = None, x: Annotated[int, "text"] = None
+): ...
+
+
+class Service:
+    """Service."""
+
+    def method(self, a: int):
+        """Method.
+
+        Args:
+            a: Number
+        """
+
+    @classmethod
+    def class_method(cls, a: int):
+        """Class.
+
+        Args:
+            a: Number
+        """
+
+    @staticmethod
+    def static_method(a: int):
+        """Static."""
+
+    async def later(self, a: int):
+        """Later."""
+
+    def with_rest(self, a: int, *rest: str, **more: float):
+        """Rest."""
+
+    def partly(self, a: int, b: str, c: float = 1.0):
+        """Partly."""
+
+    done = functools.partialmethod(partly, 1)
+
+
+expect("a", a=NUMBER, _name="method", _doc="Method.")(Service().method)
+expect("a", a=NUMBER, _name="method", _doc="Method.")(Service.method)
+expect("a", a=NUMBER, _name="class_method", _doc="Class.")(Service.class_method)
+expect("a", a=NUMBER, _name="class_method", _doc="Class.")(Service().class_method)
+expect("a", a=INT, _name="static_method", _doc="Static.")(Service.static_method)
+expect("a", a=INT, _name="static_method", _doc="Static.")(vars(Service)["static_method"])
+expect("a", a=INT, _name="later", _doc="Later.")(Service().later)
+expect("a", a=INT, _name="with_rest", _doc="Rest.")(Service().with_rest)
+expect("a", a=INT, _name="with_rest", _doc="Rest.")(Service.with_rest)
+
+
+def described(a: int, b: str, k: float = 1.0):
+    """Base.
+
+    Args:
+        a: aa
+        b: bb
+        k: kk
+    """
+
+
+A, B, K = text("aa", **INT), text("bb", **STR), text("kk", **NUM)
+expect("a b", a=A, b=B, k={**K, "default": 2.0}, _name="described", _doc="Base.")(
+    functools.partial(described, k=2.0)
+)
+expect("b", b=B, k={**K, "default": 1.0}, _name="described")(functools.partial(described, 1))
+expect("a b", a=A, b=B, k={**K, "default": 1.0}, _name="described")(logged(described))
+expect("a b", a=A, b=B, k={**K, "default": 1.0}, _name="described")(functools.lru_cache(described))
+
+
+@expect(
+    "a",
+    a=INT,
+    b={"anyOf": [arr(ref("Spot")), NULL], "default": None},
+    c=arr(ref("Spot"), default=[]),
+    _defs={"Spot": SPOT},
+)
+def string_annotation(a: "int", b: "Optional[list[Spot]]" = None, c: List["Spot"] = []): ...
+
+
+@expect("d", d=arr(ANY))
+def type_var_inside(d: list[T]): ...
+
+
+@expect("a", a=INT, _doc="")
+def doc_none(a: int): ...
+
+
+@expect(
+    "city",
+    _doc="Look up the weather.\n\nSecond paragraph with a colon: here.",
+    city=text("The city, for example: Turku\nor Oulu: both fine.", **STR),
+    unit=text('Unit. Defaults to "C".', **STR, default="C"),
+    rows=text("Data.", type="object", default={}),
+)
+def doc_google_rich(city: str, unit: str = "C", rows: dict = {}):
+    """Look up the weather.
+
+    Second paragraph with a colon: here.
+
+    Args:
+        city (str): The city, for example: Turku
+            or Oulu: both fine.
+        unit (str, optional): Unit. Defaults to "C".
+        rows (Dict[str, List[int]]): Data.
+
+    Returns:
+        dict: result: with colon
+
+    Raises:
+        ValueError: never.
+
+    Example:
+        >>> f("x")
+    """
+
+
+ONE, TWO = text("one", **INT), text("two", **INT)
+
+
+@expect("a b", _doc="Do.", a=ONE, b=TWO)
+def doc_google_no_blank(a: int, b: int):
+    """Do.
+    Args:
+        a: one
+        b: two
+    Returns:
+        int
+    """
+
+
+@expect("mode b", _doc="Do.", mode=text("One of:\n- fast: quick\n- slow: good", **STR), b=TWO)
+def doc_google_bullets(mode: str, b: int):
+    """Do.
+
+    Args:
+        mode: One of:
+            - fast: quick
+            - slow: good
+        b: two
+    """
+
+
+@expect("mode b", _doc="Do.", mode=text("First.\n\nSecond: paragraph.", **STR), b=TWO)
+def doc_google_paragraphs(mode: str, b: int):
+    """Do.
+
+    Args:
+        mode: First.
+
+            Second: paragraph.
+
+        b: two
+
+    """
+
+
+@expect("a", _doc="Do.", a=ONE)
+def doc_header_arguments(a: int):
+    """Do.
+
+    Arguments:
+        a: one
+    """
+
+
+@expect("a", _doc="Do.\n\nMore.", a=ONE, b=text("two\nlines", **STR, default="x"))
+def doc_numpy(a: int, b: str = "x"):
+    """Do.
+
+    More.
+
+    Parameters
+    ----------
+    a : int
+        one
+    b : str, optional
+        two
+        lines
+
+    Returns
+    -------
+    int
+        x
+
+    Raises
+    ------
+    ValueError
+        y
+    """
+
+
+@expect("a b", _doc="Do.\n\nMore.", a=ONE, b=text("two\nlines", **STR))
+def doc_rest(a: int, b: str):
+    """Do.
+
+    More.
+
+    :param a: one
+    :type a: int
+    :param str b: two
+        lines
+    :return: x
+    :raises ValueError: y
+    """
+
+
+CITY, DAYS = text("城市名，例如：北京", **STR), text("天数", **INT, default=1)
+
+
+@expect("city", _doc="查询天气。", city=CITY, days=DAYS)
+def doc_chinese(city: str, days: int = 1):
+    """查询天气。
+
+    参数：
+        city：城市名，例如：北京
+        days：天数
+    返回：
+        一段文字
+    """
+
+
+@expect("city", _doc="查询天气。", city=CITY, days=DAYS)
+def doc_chinese_google(city: str, days: int = 1):
+    """查询天气。
+
+    Args:
+        city：城市名，例如：北京
+        days：天数
+
+    Returns：
+        文字
+    """
+
+
+@expect(
+    "returns args raises note",
+    _doc="Do.",
+    returns=text("how many", **INT),
+    args=text("text", **STR),
+    raises=text("r", **INT),
+    note=text("n", **STR),
+)
+def doc_names_like_sections(returns: int, args: str, raises: int, note: str):
+    """Do.
+
+    Args:
+        returns: how many
+        args: text
+        raises: r
+        note: n
+    """
+
+
+@expect("a b", _doc="Do.", a=ONE, b=INT)
+def doc_extra_and_missing(a: int, b: int):
+    """Do.
+
+    Args:
+        ghost: boo
+        a: one
+    """
+
+
+@expect("a b", _doc="Do.", a=text("one\nmore", **INT), b=TWO)
+def doc_tabs(a: int, b: int): ...
+
+
+doc_tabs.__doc__ = "Do.\n\n\tArgs:\n\t\ta: one\n\t\t\tmore\n\t\tb: two\n"
+
+
+@expect("a b", _doc="Do.", a=ONE, b=TWO)
+def doc_space_before_colon(a: int, b: int):
+    """Do.
+
+    Args:
+        a (int) : one
+        b (int) : two
+    """
+
+
+@expect("a", _doc="Do.", a=ONE)
+def doc_raises_before_args(a: int):
+    """Do.
+
+    Raises:
+        ValueError: bad
+
+    Note:
+        Careful: it bites.
+
+    Args:
+        a: one
+    """
+
+
+@expect("a b", _doc="Do.", a=text("one", type="object"), b=text("two", **arr()))
+def doc_nested_type(a: dict, b: list):
+    """Do.
+
+    Args:
+        a (dict[str, tuple[int, str]]): one
+        b (Optional[List[Tuple[int, (str)]]]): two
+    """
+
+
+@expect("u", u=text('unit (choices: ["C", "F"])', **STR))
+def doc_choices(u: str):
+    """Do.
+
+    Args:
+        u: unit (choices: ["C", "F"])
+    """
+
+
+# --- combinations, one kind after the other ---
+
+
+@expect("v", v=arr(text("one", **null_or("integer"))))
+def annotated_optional_in_list(v: list[Optional[Annotated[int, "one"]]]): ...
+
+
+@expect("v", v={"type": "object", "additionalProperties": arr({**STR, "minLength": 1})})
+def constraint_deep_inside(v: dict[str, list[Annotated[str, Size(1, None)]]]): ...
+
+
+@expect("v", v={"anyOf": [arr({**INT, "minimum": 0}), NULL], "minItems": 1, "maxItems": 5})
+def constraint_around_and_inside(
+    v: Annotated[Optional[list[Annotated[int, Ge(0)]]], Size(1, 5)],
+): ...
+
+
+class Place(TypedDict):
+    name: str
+    at: NotRequired[Tuple[float, float]]
+
+
+class Trip(TypedDict, total=False):
+    """一次旅行。"""
+
+    stops: Required[list[Place]]
+    by: Optional[Literal["train", "bus"]]
+    back: "Trip"
+
+
+PLACE = obj(
+    "name",
+    name=STR,
+    at={"type": "array", "prefixItems": [NUM, NUM], "minItems": 2, "maxItems": 2},
+)
+TRIP = text(
+    "一次旅行。",
+    **obj(
+        "stops",
+        stops=arr(ref("Place")),
+        by={"type": ["string", "null"], "enum": ["train", "bus", None]},
+        back=ref("Trip"),
+    ),
+)
+
+
+@expect("t", t={"anyOf": [ref("Trip"), ref("Place")]}, _defs={"Place": PLACE, "Trip": TRIP})
+def typed_dicts_in_a_union(t: Union[Trip, Place]): ...
+
+
+@expect(
+    "p q",
+    p=ref("Page"),
+    q=arr(ref("Page__")),
+    _defs={
+        "Page_": obj("items", items=arr(INT), first={**null_or("integer"), "default": None}),
+        "Page": obj(
+            "items",
+            items=arr(ref("Page_")),
+            first={"anyOf": [ref("Page_"), NULL], "default": None},
+        ),
+        "Page__": obj("items", items=arr(ANY), first={"default": None}),
+    },
+)
+def generic_in_generic(p: Page[Page[int]], q: list[Page]): ...
+
+
+Score = typing.NewType("Score", float)
+Grade = typing.NewType("Grade", Score)
+Grades = Dict[str, List[Grade]]
+
+
+@expect("v w", v=NUM, w={"type": "object", "additionalProperties": arr(NUM)})
+def new_type_of_new_type_in_an_alias(v: Grade, w: Grades): ...
+
+
+class Chain(NamedTuple):
+    value: int
+    rest: "Optional[Chain]" = None
+
+
+@expect(
+    "c",
+    c=ref("Chain"),
+    _defs={"Chain": obj("value", value=INT, rest={"anyOf": [ref("Chain"), NULL], "default": None})},
+)
+def recursive_named_tuple(c: Chain): ...
+
+
+class Folder(TypedDict):
+    files: Dict[str, "Union[Folder, str]"]
+
+
+@expect(
+    "f",
+    f=ref("Folder"),
+    _defs={
+        "Folder": obj(
+            "files",
+            files={"type": "object", "additionalProperties": {"anyOf": [ref("Folder"), STR]}},
+        )
+    },
+)
+def recursive_typed_dict(f: Folder): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """Base.
+
+    Args:
+        a (int)：编号
+    """
+
+    kind: typing.ClassVar[str] = "base"
+    a: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived(Base):
+    """派生。
+
+    参数：
+        a：编号
+        b：可选，默认无
+    """
+
+    b: Optional[Base] = None
+    seed: dataclasses.InitVar[int] = 0
+    c: Colour = dataclasses.field(default=Colour.RED, kw_only=True)
+
+
+BASE = text("Base.", **obj("a", a=text("编号", **INT)))
+DERIVED = text(
+    "派生。",
+    **obj(
+        "a",
+        a=text("编号", **INT),
+        b={"anyOf": [ref("Base"), NULL], "description": "可选，默认无", "default": None},
+        seed={**INT, "default": 0},
+        c={"type": "string", "enum": ["red", "blue"], "default": "red"},
+    ),
+)
+
+
+@expect("d", d=ref("Derived"), _defs={"Base": BASE, "Derived": DERIVED})
+def dataclass_with_everything(d: Derived): ...
+
+
+@expect("v", v={"type": "array", "items": ref("Base"), "uniqueItems": True}, _defs={"Base": BASE})
+def set_of_frozen_records(v: set[Base]): ...
+
+
+@expect(
+    b={"anyOf": [ref("Base"), NULL], "default": {"a": 1}},
+    s=ref("Spot", default={"x": 1.0, "y": 2.0}),
+    _defs={"Base": BASE, "Spot": SPOT},
+)
+def record_defaults(b: Optional[Base] = Base(1), s: Spot = Spot(1.0, 2.0)): ...
+
+
+@expect(
+    a={"type": ["integer", "string"], "default": "auto"},
+    b={"anyOf": [arr(STR), STR], "default": ["x"]},
+    c={"anyOf": [{**STR, "format": "date"}, INT], "default": "2026-11-30"},
+    d={
+        "type": "object",
+        "additionalProperties": INT,
+        "propertyNames": {"type": "string", "enum": ["red", "blue"]},
+        "default": {"red": 1},
+    },
+    e={**STR, "contentEncoding": "base16", "default": "00ff"},
+    f=arr({"type": "string", "enum": ["red", "blue"]}, default=["blue"]),
+)
+def defaults_in_unions_and_containers(
+    a: Union[int, str] = "auto",
+    b: Union[List[str], str] = ("x",),
+    c: Union[datetime.date, int] = datetime.date(2026, 11, 30),
+    d: Dict[Colour, int] = {Colour.RED: 1},
+    e: bytes = b"\x00\xff",
+    f: Tuple[Colour, ...] = (Colour.BLUE,),
+): ...
+
+
+@expect(a=arr(INT), b=arr(INT, default=[0, 1, 2]), c=arr(INT), d=ANY, e=arr(INT, default=[1]))
+def defaults_of_many_items(
+    a: Iterable[int] = range(10**9),
+    b: Iterable[int] = range(3),
+    c: Sequence[int] = [0] * 200_000,
+    d=iter([1]),
+    e: Iterable[int] = {1: "one"}.keys(),
+): ...
+
+
+@expect(
+    "a b c d",
+    a=arr({"type": "array", "prefixItems": [INT, INT], "minItems": 2, "maxItems": 2}),
+    b={"type": "array", "prefixItems": [INT, null_or("string")], "minItems": 2, "maxItems": 2},
+    c={
+        "type": "array",
+        "items": {"type": "array", "prefixItems": [INT, STR], "minItems": 2, "maxItems": 2},
+        "uniqueItems": True,
+    },
+    d=arr({"type": "string", "enum": ["x", "y"]}, uniqueItems=True),
+)
+def tuples_and_sets_inside(
+    a: Tuple[Tuple[int, int], ...],
+    b: Tuple[int, Optional[str]],
+    c: typing.Set[Tuple[int, str]],
+    d: typing.FrozenSet[Literal["x", "y"]],
+): ...
+
+
+@expect(
+    "a b c",
+    a={"type": "integer", "enum": [1, 2, 3]},
+    b={"type": ["null", "string"], "enum": ["x", "y", None]},
+    c={"anyOf": [{"type": "string", "enum": ["auto"]}, arr(INT), NULL]},
+)
+def literals_in_unions(
+    a: Literal[Literal[1, 2], 3],
+    b: Union[None, Literal["x", "y"]],
+    c: Union[Literal["auto"], List[int], None],
+): ...
+
+
+@expect(
+    "a b",
+    a={
+        "type": "object",
+        "additionalProperties": null_or("integer"),
+        "propertyNames": {"type": "string", "enum": ["x", "y"]},
+    },
+    b={"type": "object", "additionalProperties": {"type": "object"}},
+)
+def mappings_inside(a: Dict[Literal["x", "y"], Optional[int]], b: Mapping[str, Mapping]): ...
+
+
+Held = typing.TypeVar("Held", bound=Spot)
+
+
+@expect("a b", a=ref("Spot"), b=arr(ref("Spot")), _defs={"Spot": SPOT})
+def type_variable_bound_to_a_record(a: Held, b: Sequence[Held]): ...
+
+
+@expect("s", s={**STR, "description": "Code", "pattern": "^[A-Z]{2}$"})
+def annotated_text_and_pattern(s: Annotated[str, "Code", re.compile("^[A-Z]{2}$")]): ...
+
+
+expect("b", b=STR, c={**NUM, "default": 1.0}, _name="partly", _doc="Partly.")(
+    functools.partial(Service().partly, 1)
+)
+expect("a b", a=INT, b=STR, c={**NUM, "default": 2.5}, _name="partly")(
+    functools.partial(Service().partly, c=2.5)
+)
+expect("b", b=STR, c={**NUM, "default": 1.0}, _name="partly")(Service().done)
+expect("b", b=B, k={**K, "default": 1.0}, _name="described")(
+    logged(logged(functools.partial(described, 1)))
+)
+expect("a", a=A, b={**B, "default": "z"}, k={**K, "default": 1.0}, _name="described")(
+    functools.partial(logged(functools.lru_cache(described)), b="z")
+)
+
+
+class ChineseGoogle:
+    """不给模型看。"""
+
+    def __call__(self, city: str, days: int = 1):
+        """查询天气。
+
+        参数：
+            city（字符串）：城市名，
+                例如：北京
+            days: 天数
+        返回：
+            一段文字
+        """
+
+
+class ChineseNumpy:
+    def __call__(self, city: str, days: int = 1):
+        """查询天气。
+
+        参数
+        ----
+        city : str
+            城市名，
+            例如：北京
+        days : int，默认 1
+            天数
+
+        返回
+        ----
+        str
+            一段文字
+        """
+
+
+class ChineseRest:
+    def __call__(self, city: str, days: int = 1):
+        """查询天气。
+
+        :param city: 城市名，
+            例如：北京
+        :param int days：天数
+        :return: 一段文字
+        """
+
+
+for kind in (ChineseGoogle, ChineseNumpy, ChineseRest):
+    expect(
+        "city",
+        city=text("城市名，\n例如：北京", **STR),
+        days=DAYS,
+        _name=kind.__name__,
+        _doc="查询天气。",
+    )(kind())
+
+
+class OnlyClassDoc:
+    """类的说明。
+
+    参数：
+        a：编号
+    """
+
+    def __call__(self, a: int): ...
+
+
+expect("a", a=text("编号", **INT), _name="OnlyClassDoc", _doc="类的说明。")(OnlyClassDoc())
+
+
+@expect("a", a=INT, _name="dispatched")
+@functools.singledispatch
+def dispatched(a: int): ...
+
+
+@expect("a b", a=INT, b=null_or("string"))
+def keyword_only_nullable(a: int, /, *, b: Optional[str]): ...
+
+
+@expect(a={**INT, "default": 1}, b={**INT, "default": 2})
+def positional_only_defaults(a: int = 1, b: int = 2, /): ...
+
+
+@expect()
+def only_rest(*args: int, **kwargs: str): ...
+
+
+@expect("a", a=INT)
+async def async_generator(a: int) -> typing.AsyncIterator[int]:
+    yield a
+
+
+@expect("a b", _doc="两行\n摘要。", a=text("一\n二", **INT), b=TWO)
+def doc_windows(a: int, b: int): ...
+
+
+doc_windows.__doc__ = "两行\r\n摘要。\r\n\r\nArgs:\r\n    a: 一\r\n      二\r\n    b: two\r\n"
+
+
+@expect("a b c", _doc="做。", a=text("两个数", **INT), b=text("两个数", **INT), c=text("三", **STR))
+def doc_shared_text(a: int, b: int, c: str):
+    """做。
+
+    参数说明：
+        - a、b（整数）：两个数
+        - `c`（str，可选）：三
+    返回值：无
+    抛出：
+        ValueError：从不
+    """
+
+
+class Level(enum.IntFlag):
+    low = 1
+    high = 2
+
+
+class Word(str, enum.Enum):
+    yes = "是"
+    no = "否"
+
+
+@expect(
+    "a b",
+    a=arr({"type": "string", "enum": ["是", "否"]}),
+    b={"anyOf": [{"type": "integer", "enum": [1, 2]}, arr(NULL)]},
+)
+def enums_inside(a: List[Word], b: Union[Level, List[None]]): ...

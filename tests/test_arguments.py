@@ -1,8 +1,17 @@
 """§ 3 参数: text → dict, dict × schema → problems. Oracles: json, jsonschema, own tables."""
 
+import collections
 import copy
 import json
 import math
+import random
+import re
+import subprocess
+import sys
+import types
+import warnings
+from fractions import Fraction
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -14,6 +23,7 @@ from w4d3_tools_mcp import (
     ArgumentsError,
     check_schema,
     closest,
+    compile_pattern,
     compile_schema,
     explain,
     parse_arguments,
@@ -99,6 +109,9 @@ MENDED = [
     (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
     (bytearray('{"城市": "库奥皮奥"}', "utf-8"), {"城市": "库奥皮奥"}),
     ({"a": object}, {"a": object}),
+    (collections.OrderedDict(a=collections.OrderedDict(b=(1, 2))), {"a": {"b": [1, 2]}}),
+    (types.MappingProxyType({"a": {"b": None}}), {"a": {"b": None}}),
+    (collections.ChainMap({"a": 1}, {"b": object}), {"a": 1, "b": object}),
     # encoded as a string
     (json.dumps('{"a": 1}'), {"a": 1}),
     (json.dumps(json.dumps('{"a": "b\\"c"}')), {"a": 'b"c'}),
@@ -274,6 +287,40 @@ QUADRATIC = [
 def test_long_nonsense_is_refused_in_linear_time(text):
     with pytest.raises(ArgumentsError):  # minutes, if any scanner were quadratic
         parse_arguments(text)
+
+
+def in_child_process(code, value, seconds=120):
+    """What `code` prints, given the product as `m` and a value; killed if it takes too long."""
+    run = [sys.executable, "-c", f"import json, sys, w4d3_tools_mcp as m\n{code}"]
+    where = Path(m.__file__).parent
+    done = subprocess.run(
+        run, cwd=where, input=json.dumps(value), capture_output=True, text=True, timeout=seconds
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return done.stdout
+
+
+HEADS = ["", "{", '{"a": ', "{'a': '", '{"a": "', "```", "```json\n{", "[", '"{', "{'\\", "1"]
+PIECES = [*" \t\"'\\,:[]{}`-e0.aT", "\\u", "\\'", '\\"', ", ", "''", '""', ",]", "None", "``` "]
+PARSE_ALL = """
+for text in json.load(sys.stdin):
+    try:
+        m.parse_arguments(text)
+    except m.ArgumentsError:
+        pass
+    m.show(text), m.closest(text, [text[1:], "a"])
+    m.repair_arguments({"v": text}, {"properties": {"v": {"type": ["integer", "array"]}}})
+"""
+
+
+def test_hostile_text_of_every_kind_is_read_in_linear_time():
+    texts = [
+        f"{head}{piece * (40_000 // len(piece))}{tail}"
+        for head in HEADS
+        for piece in PIECES
+        for tail in ("", "}", "!")
+    ]
+    in_child_process(PARSE_ALL, texts)  # minutes, if any scanner were quadratic
 
 
 JSON = st.recursive(
@@ -545,6 +592,184 @@ def test_verdict_on_whole_schemas_agrees_with_jsonschema(schema, args):
     assert (validate_arguments(args, schema) == []) == oracle(schema, args)
 
 
+# ── patterns: the language of `re`, in linear time ──
+
+PLACES = "(?m:^) (?m:$) (?<=a) (?<!a) (?=a) (?!b) (?<=ab)"
+ATOMS = r"a b ab [ab] [^a] . \d \w \s \b \B ^ $ \A \Z A - \n 1 é [a-z0-9] [^\W_] ()"
+ATOMS = st.sampled_from([*ATOMS.split(), *PLACES.split(), "(?i:a)", "(?-i:a)", "(?s:.)"])
+REPEATS = st.sampled_from("* + ? {2} {1,3} {0,2} {2,} *? +? ??".split())
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"({pair[0]}|{pair[1]})"),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]}|)"),
+        st.tuples(inner, REPEATS).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        st.tuples(st.sampled_from(["(?=", "(?!"]), inner).map(lambda pair: f"{pair[0]}{pair[1]})"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from(["", "(?i)", "(?s)", "(?m)", "(?a)"]),
+    PATTERNS,
+    st.text("abA1 -\né_", max_size=7),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_pattern_means_what_it_means_to_re(flags, pattern, text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = bool(re.search(flags + pattern, text))
+        except re.error:
+            return
+        assert compile_pattern(flags + pattern).search(text) == expected
+
+
+EMAIL = r"^[^@\s]+@[^@\s]+\.[a-z]+$"
+SEMVER = (
+    r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
+    r"(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?$"
+)
+ZOD_EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)"
+    r"[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+)
+TOOLS_USE = [
+    (ZOD_EMAIL, ["a.b@example.org"], ["a..b@example.org", ".a@b.cd", "a@b"]),
+    (EMAIL, ["ada@example.org"], ["ada@example", "a b@c.de", "@c.de"]),
+    (SEMVER, ["1.0.0", "1.2.3-rc.1+build.5"], ["1.0", "01.2.3", "1.2.3-"]),
+    (r"^\d{4}-\d{2}-\d{2}$", ["2026-11-30"], ["2026-11-3", "x2026-11-30"]),
+    (r"^[a-z0-9]+(?:-[a-z0-9]+)*$", ["a-slug-2"], ["a--b", "-a", ""]),
+    (r"^\w+( \w+)*$", ["two words"], ["two  words", " a"]),
+    (
+        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+        ["0" * 8 + "-0000" * 3 + "-" + "0" * 12],
+        ["0"],
+    ),
+    (r"^(?=.*[A-Z])(?=.*\d).{8,}$", ["Passw0rds"], ["password", "P0"]),
+    (r"^(?!-)[a-z-]{1,63}(?<!-)$", ["a-b"], ["-a", "a-"]),
+    (r"^#?([0-9a-f]{3}|[0-9a-f]{6})$", ["#fff", "a0b1c2"], ["#ffff"]),
+    (r"^(/[^/ ]*)+/?$", ["/a/b/"], ["a/b", "/a b"]),
+    (r"^https?://[^\s/$.?#].[^\s]*$", ["https://example.org/a?b"], ["ftp://a", "http://"]),
+    (r"^\+?[1-9]\d{1,14}$", ["+358401234567"], ["0401", "+"]),
+    (r"^(\d{1,3}\.){3}\d{1,3}$", ["10.0.0.1"], ["10.0.1"]),
+    (r"^.{1,1000}$", ["x", "x" * 1_000], ["", "x" * 1_001]),
+    (r"^[\u4e00-\u9fff]+$", ["图尔库"], ["Turku", ""]),
+]
+
+
+@pytest.mark.parametrize("pattern, good, bad", TOOLS_USE, ids=lambda part: str(part)[:30])
+def test_patterns_of_real_tools_are_checked(pattern, good, bad):
+    schema = one({"type": "string", "pattern": pattern})
+    assert check_schema(schema) == []
+    for text in good + bad:
+        assert oracle(schema, {"v": text}) == (text in good)
+        assert (texts({"v": text}, schema) == []) == (text in good)
+
+
+EXPLOSIVE = [
+    "(a+)+$",
+    "(a|aa)+$",
+    "^(a+?)+?$",
+    "(a?){20}a{20}b",
+    "((a?){20}a{20})*b",
+    "a*a*a*a*b",
+    "(.*)*(.*)*(.*)*b",
+    "(a*)*b",
+    "^(\\w+\\s?)*$",
+    "^(([a-z])+.)+[A-Z]([a-z])+$",
+    r"^([a-zA-Z0-9])(([\-.]|[_]+)?([a-zA-Z0-9]+))*(@){1}[a-z0-9]+[.]{1}(([a-z]{2,3})|([a-z]{2,3}[.]{1}[a-z]{2,3}))$",
+    "(a|b)*a(a|b){200}c",
+    "(?=(a*)*b)a",
+    "(?=(?=(a*)*b)a)*a",
+    "(?:(?!(a|aa)+$).)*b",
+    "((a{0,60}){0,9}){2,}b",
+    "(x+x+)+y|(a|a)*b|(?i:A+)+!!",
+]
+CHECK_ALL = """
+patterns, texts = json.load(sys.stdin)
+for pattern in patterns:
+    schema = {"type": "object", "properties": {"v": {"pattern": pattern}}}
+    schema["patternProperties"] = {pattern: {"type": "integer"}}
+    refused = m.check_schema(schema)
+    for text in texts:
+        m.validate_arguments({"v": text}, schema), m.validate_arguments({text: 1}, schema)
+print(len(patterns))
+"""
+
+
+def generated_patterns(count):
+    """Random nests of repeats, the kind that backtracking cannot bear."""
+    pick = random.Random(7).choice
+
+    def piece(depth):
+        if depth == 0:
+            return pick(["a", "aa", "[ab]", ".", "\\w", "a?", "ab", "^", "$"])
+        form = pick(["({0}){2}", "(?:{0}|{1}){2}", "{0}{1}", "({0}{1}?){2}", "(?={0}){1}"])
+        return form.format(
+            piece(depth - 1), piece(depth - 1), pick(["*", "+", "*?", "{2,}", "{0,9}"])
+        )
+
+    return [f"{piece(3)}{pick(['', '$', 'c'])}" for _ in range(count)]
+
+
+def test_no_pattern_takes_long_on_any_text():
+    texts = ["a" * 5_000 + "!", "ab" * 2_500, "aaaa@" + "a." * 2_000 + "!"]
+    patterns = EXPLOSIVE + generated_patterns(40)
+    assert in_child_process(CHECK_ALL, [patterns, texts], 300).strip() == str(len(patterns))
+
+
+def test_a_pattern_that_means_something_else_one_day_warns_nobody(capfd):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert check_schema(one({"pattern": "[[a]x--y]&&"})) == [] and told == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nasty_patterns_are_checked_all_the_same():
+    for pattern in ["(a|aa)+$", "^(a+?)+?$", "a*a*a*b", "^(a?){20}a{20}$", "(a*)*b"]:
+        schema = one({"pattern": pattern})
+        assert check_schema(schema) == []
+        for text in ["a" * 22, "a" * 22 + "b", "a" * 22 + "c", ""]:
+            expected = bool(re.search(pattern.replace("(a*)*", "a*"), text))
+            assert (validate_arguments({"v": text}, schema) == []) == expected
+
+
+def test_work_on_many_long_texts_is_bounded_for_the_whole_call():
+    schema = one({"items": {"pattern": "(a|b)*a(a|b){200}c"}})
+    (problem,) = validate_arguments({"v": ["a" * 5_000] * 1_000}, schema)
+    assert problem.keyword == "depth"
+
+
+HOSTILE_FORMATS = """
+for name, pieces in json.load(sys.stdin).items():
+    for piece in pieces:
+        values = [piece * (5_000 // len(piece)) + tail for tail in "x! "] * 100
+        m.validate_arguments({"v": values}, {"properties": {"v": {"items": {"format": name}}}})
+"""
+
+
+def test_formats_are_checked_in_linear_time():
+    pieces = [
+        ":",
+        ".",
+        "1",
+        "a",
+        "-",
+        "@",
+        "a.",
+        "a@",
+        "1:",
+        "1.",
+        "a:b",
+        "0-",
+        "2031-02-28T10:00:00.",
+    ]
+    in_child_process(HOSTILE_FORMATS, dict.fromkeys(m._FORMATS, pieces))
+
+
 # ── validate_arguments: what is said ──
 
 LR = obj(["learning_rate"], learning_rate={"type": "number"})
@@ -798,7 +1023,8 @@ POLICY = [  # where we differ from jsonschema on purpose, or it raises
     ({"$ref": "https://example.org/other.json"}, 5, True),
     ({"$ref": "#/$defs/missing"}, 5, True),
     ({"pattern": "(unclosed"}, "x", True),
-    ({"pattern": "(a+)+$"}, "a" * 50 + "b", True),
+    ({"pattern": "(a+)+$"}, "a" * 50 + "b", False),
+    ({"pattern": "(a+)+$"}, "b" + "a" * 50, True),
     ({"pattern": "^x"}, "x" * 6_000, False),
     ({"default": 3, "type": "string"}, None, False),
     ({"type": "integer", "optional": True}, 3, True),
@@ -1004,6 +1230,104 @@ def test_random_schemas_and_values_get_the_verdict_of_jsonschema(schema, args):
     assert (validate_arguments(args, schema) == []) == oracle(schema, args)
 
 
+# The pitfalls of reference section 3, each as a kind: schemas and values made at random.
+TRICKY = st.sampled_from(
+    [True, False, None, 0, 1, -1, -0.0, 1.0, 4096.0, 0.5, "1", "true", "", [], {}]
+    + [2**53, 2**53 + 1, float(2**53), 2**64, 2.0**64, 10**400, -(10**400), 1e308, 5e-324]
+)
+TRICKY_DATA = st.recursive(
+    TRICKY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+NUMBERS = TRICKY.filter(lambda value: type(value) in (int, float))
+PITFALLS = st.one_of(
+    st.builds(lambda name: {"type": name}, TYPES),
+    st.builds(lambda names: {"type": names}, st.lists(TYPES, min_size=1, max_size=3, unique=True)),
+    st.builds(lambda values: {"enum": values}, st.lists(TRICKY_DATA, min_size=1, max_size=4)),
+    st.builds(lambda value: {"const": value}, TRICKY_DATA),
+    st.builds(lambda value: {"uniqueItems": value}, st.booleans()),
+    st.builds(
+        lambda word, value: {word: value},
+        st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+        NUMBERS,
+    ),
+    st.builds(lambda n, name: {"multipleOf": n, "type": name}, st.integers(1, 3), TYPES),
+    st.builds(lambda word, n: {word: n}, st.sampled_from(["minLength", "maxItems"]), COUNT),
+)
+
+
+@settings(QUICK, max_examples=600)
+@given(PITFALLS, TRICKY_DATA, st.data())
+def test_pitfalls_get_the_verdict_of_jsonschema(schema, value, data):
+    near = data.draw(st.sampled_from([value, [value, value], [value, 1], [value, True]]))
+    for wrapped in (schema, {"items": schema}, {"anyOf": [schema, {"const": "no"}]}):
+        for each in (value, near, copy.deepcopy(schema.get("enum", [0])[0])):
+            expected = jsonschema.Draft202012Validator(one(wrapped)).is_valid({"v": each})
+            assert (validate_arguments({"v": each}, one(wrapped)) == []) == expected
+
+
+@QUICK
+@given(
+    st.decimals(0, 1000, places=3), st.sampled_from(["0.001", "0.01", "0.1", "0.25", "2", "2.5"])
+)
+def test_multiples_are_those_of_the_decimal_digits(value, step):
+    schema = one({"multipleOf": json.loads(step)})
+    value = json.loads(str(value))
+    expected = Fraction(str(value)) % Fraction(step) == 0
+    assert (validate_arguments({"v": value}, schema) == []) == expected
+
+
+KNOWN = {
+    "city": ({"type": "string"}, "Oulu", [5, True, None, ["Oulu"]], ["City", "ciyt", "citty"]),
+    "learning_rate": (
+        {"type": "number"},
+        0.1,
+        ["0.1", True, None],
+        ["learnig_rate", "lerning_rate"],
+    ),
+    "max_tokens": (
+        {"type": "integer"},
+        4096.0,
+        [5.5, "8k", False, None],
+        ["maxTokens", "max-tokens"],
+    ),
+    "unit": ({"enum": ["C", "F"]}, "C", ["K", "c", None, 1], ["units", "Unit"]),
+    "tags": (
+        {"type": "array", "items": {"type": "string"}},
+        ["a"],
+        ['["a"]', {}, None],
+        ["tag", "Tags"],
+    ),
+}
+
+
+@QUICK
+@given(st.data(), st.permutations(sorted(KNOWN)))
+def test_all_that_is_wrong_is_told_at_once_with_the_name_that_was_meant(data, order):
+    """Present but null is a wrong value, not a missing one; a near name is suggested."""
+    schema, args, wrong = obj(order, **{name: KNOWN[name][0] for name in order}), {}, {}
+    for name in order:
+        _, good, bad, misspelt = KNOWN[name]
+        match data.draw(st.sampled_from(["good", "bad", "missing", "misspelt"])):
+            case "good":
+                args[name] = good
+            case "bad":
+                args[name] = data.draw(st.sampled_from(bad))
+                wrong[name] = f"参数 {name} "
+            case "missing":
+                wrong[name] = f"缺少必填参数 {name}"
+            case "misspelt":
+                other = data.draw(st.sampled_from(misspelt))
+                args[other] = good
+                wrong[name] = f"缺少必填参数 {name}"
+                wrong[other] = f"没有参数 {other}，是不是想写 {name}？"
+    problems = {problem.path: str(problem) for problem in validate_arguments(args, schema)}
+    assert problems.keys() == wrong.keys()
+    assert all(text.startswith(wrong[path]) for path, text in problems.items())
+    assert all(show(args[n]) in problems[n] for n in wrong if n in args and n in KNOWN)
+
+
 ANY_VALUE = st.recursive(
     LEAF
     | st.floats()
@@ -1084,7 +1408,12 @@ NOTES = [
     (one({"$ref": "#/$defs/none"}), "#/$defs/none"),
     (one({"$ref": "http://example.org/x.json"}), "x.json"),
     (one({"pattern": "[a"}), "正则"),
-    (one({"pattern": "^(\\w+\\s?)*$"}), "耗时"),
+    (one({"pattern": r"(a)\1"}), "groupref"),
+    (one({"pattern": "(?:[ab]{1,90}){1,90}"}), "太大"),
+    (one({"pattern": "(?:){4000000000}(a{4000000000}){4000000000}"}), "太大"),
+    (one({"pattern": "a" * 100_000}), "太长"),
+    (one({"pattern": "(" * 500 + ")" * 500}), "正则"),
+    (one({"patternProperties": {"[a": {}}}), "正则"),
     (one({"unevaluatedProperties": False}), "unevaluatedProperties"),
     (obj() | {"unevaluatedItems": False}, "unevaluatedItems"),
     (one({"items": {"$dynamicRef": "#x"}}), "#/properties/v/items：不支持关键字 $dynamicRef"),

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import pathlib
 import subprocess
@@ -24,7 +25,9 @@ from hypothesis import strategies as st
 import w4d3_tools_mcp as product
 from w4d3_tools_mcp import (
     SchemaError,
+    ToolCall,
     ToolError,
+    ToolRegistry,
     call_arguments,
     function_to_schema,
     output_schema,
@@ -69,8 +72,8 @@ def check(schema):
                 jsonschema.Draft202012Validator(root).validate(prop["default"])
 
 
-@pytest.mark.parametrize("fn, required, properties, name, defs", ALL_ROWS)
-def test_function_has_the_expected_schema(fn, required, properties, name, defs):
+@pytest.mark.parametrize("fn, required, properties, name, defs, doc", ALL_ROWS)
+def test_function_has_the_expected_schema(fn, required, properties, name, defs, doc):
     schema = function_to_schema(fn)
     check(schema)
     parameters = schema["parameters"]
@@ -81,6 +84,7 @@ def test_function_has_the_expected_schema(fn, required, properties, name, defs):
     assert parameters.get("$defs", {}) == defs
     assert schema["name"] == (name or getattr(fn, "__name__", "base"))
     assert isinstance(schema["description"], str)
+    assert doc is None or schema["description"] == doc
 
 
 def test_table_is_large_and_the_same_in_both_worlds():
@@ -153,6 +157,39 @@ def bad_attribute(x: "datetime.nothing"): ...
 def empty_enum(x: enum.Enum("Nothing", [])): ...
 
 
+@dataclasses.dataclass
+class Pair:
+    a: int = 0
+
+
+@dataclasses.dataclass
+class Machine:
+    a: Engine
+    b: Callable
+
+
+class Trail(NamedTuple):
+    steps: list[int]
+
+
+class PatternLike(NamedTuple):
+    pattern: str
+
+
+def empty_literal(x: Literal[()]): ...
+def set_of_lists(x: set[list[int]]): ...
+def set_of_dicts(x: typing.FrozenSet[dict[str, int]]): ...
+def set_of_records(x: typing.AbstractSet[Pair]): ...
+def set_of_tuples_with_lists(x: set[Trail]): ...
+def set_deep_inside(x: set[tuple[Annotated[Optional[set[int]], "t"], int]]): ...
+def set_of_forward(x: set["list[int]"]): ...
+def bad_pattern(x: Annotated[str, PatternLike(r"(a)\1")]): ...
+def broken_pattern(x: Annotated[str, PatternLike("[a")]): ...
+def several(n: int, engine: Engine, run: Callable, x: "Nowhere"): ...  # noqa: F821
+def several_fields(m: Machine): ...
+def same_mistake_twice(a: "Nowhere", b: "Nowhere", c: Machine, d: list[Machine]): ...  # noqa: F821
+
+
 @pytest.mark.parametrize(
     "fn, words",
     [
@@ -168,7 +205,20 @@ def empty_enum(x: enum.Enum("Nothing", [])): ...
         (odd_key, ["odd_key", "table", "字典的键"]),
         (bad_text, ["bad_text", "x"]),
         (bad_attribute, ["bad_attribute", "x"]),
-        (empty_enum, ["empty_enum", "x"]),
+        (empty_enum, ["empty_enum", "x", "Nothing", "没有可选的值"]),
+        (empty_literal, ["empty_literal", "x", "没有可选的值"]),
+        (set_of_lists, ["set_of_lists", "x", "list[int]", "不可哈希"]),
+        (set_of_dicts, ["set_of_dicts", "x", "不可哈希"]),
+        (set_of_records, ["set_of_records", "x", "Pair", "不可哈希"]),
+        (set_of_tuples_with_lists, ["set_of_tuples_with_lists", "x", "Trail", "不可哈希"]),
+        (set_deep_inside, ["set_deep_inside", "x", "不可哈希"]),
+        (set_of_forward, ["set_of_forward", "x", "不可哈希"]),
+        (bad_pattern, ["bad_pattern", "x", "正则", "groupref"]),
+        (broken_pattern, ["broken_pattern", "x", "正则 [a"]),
+        (vars(EAGER.Service)["class_method"], ["classmethod", "函数"]),
+        (several, ["several", "engine：", "参数 run：", "参数 x："]),
+        (same_mistake_twice, ["参数 a：", "参数 b：", "参数 c：", "参数 d："]),
+        (several_fields, ["several_fields", "m：", "Machine 的字段", "a：", "b："]),
         (lambda x: x, ["lambda", "名字"]),
         (3, ["3", "函数"]),
         (max, ["max", "签名"]),
@@ -178,7 +228,7 @@ def test_what_cannot_be_expressed_is_refused_by_name(fn, words):
     with pytest.raises(SchemaError) as caught:
         function_to_schema(fn)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and str(caught.value).count("可以用") <= 1
 
 
 def test_error_names_only_the_parameter_that_is_wrong():
@@ -437,20 +487,36 @@ RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
 def test_docstring_is_taken_apart(text, description, params):
     doc = parse_docstring(text)
     assert (doc.description, doc.params) == (description, params)
-    assert doc.summary == description.split("\n\n")[0]
 
 
-@pytest.mark.parametrize(
-    "text, returns",
-    [
-        ("Do.\n\nReturns:\n    A dict:\n        of things", "A dict:\nof things"),
-        ("Do.\n\n:returns: A dict\n    of things", "A dict\nof things"),
-        ("做。\n\n返回：一句话", "一句话"),
-        ("Do.\n\nReturns\n-------\ndict\n    of things", "dict\nof things"),
-    ],
-)
-def test_docstring_says_what_is_returned(text, returns):
-    assert parse_docstring(text).returns == returns
+HEADS = [
+    "",
+    "Args:\n  ",
+    "Args:\n  a",
+    "Args:\n  a (",
+    ":param ",
+    "参数：\n- a、",
+    "a\n---\n",
+    "##",
+]
+PIECES = [*" \t#*`:：()（,、.-_a9\r\f\xa0", ", ", "a ", "a, ", "() ", "a:", ")(", "：a\n", " \n"]
+
+
+def test_docstring_of_hostile_text_takes_linear_time():
+    """A quadratic pattern takes minutes here; the bound is for a slow machine."""
+    code = (
+        "import sys, json, w4d3_tools_mcp as m\n"
+        "for text in json.load(sys.stdin): m.parse_docstring(text)\n"
+    )
+    texts = [
+        f"Do.\n\n{head}{piece * (40_000 // len(piece))}{tail}"
+        for head in HEADS
+        for piece in PIECES
+        for tail in ("", ":", "!\nb: x")
+    ]
+    where = pathlib.Path(product.__file__).parent
+    run = [sys.executable, "-c", code]
+    subprocess.run(run, cwd=where, input=json.dumps(texts), text=True, timeout=120, check=True)
 
 
 def test_ghosts_in_the_docstring_are_ignored_and_missing_texts_left_out():
@@ -537,6 +603,10 @@ DAY = datetime.date(2026, 11, 30)
         (EAGER.Tag("t"), "t"),
         (types.MappingProxyType({"a": 1}), {"a": 1}),
         (Arraylike(), [1, [2]]),
+        ({"b": 1, "a": 2}.keys(), ["b", "a"]),
+        ({"b": 1}.items(), [["b", 1]]),
+        ({"b": 1}.values(), [1]),
+        (typing.OrderedDict(a=1), {"a": 1}),
     ],
 )
 def test_plain_gives_json_of_exact_types(value, expected):
@@ -547,6 +617,9 @@ def test_plain_gives_json_of_exact_types(value, expected):
 
 LOOP = []
 LOOP.append(LOOP)
+BOMB = [0] * 10
+for _ in range(12):
+    BOMB = [BOMB] * 10  # 10^13 items, 130 of them in memory
 
 
 @pytest.mark.parametrize(
@@ -561,12 +634,47 @@ LOOP.append(LOOP)
         len,
         LOOP,
         [{"k": object()}],
+        {1: 2, "1": 6},
+        {"k": [{None: 1, "null": 1}]},
+        iter([1]),
+        range(10**12),
+        dict.fromkeys(range(200_000)),
+        pytest.param(BOMB, id="shared parts"),
     ],
 )
 def test_what_json_cannot_hold_goes_to_other(value):
     with pytest.raises(ValueError):
         plain(value)
     assert "?" in json.dumps(plain(value, other=lambda v: "?"))
+
+
+def test_what_is_too_long_is_cut_and_says_so():
+    for value in (range(10**12), BOMB, dict.fromkeys(range(200_000)), [[range(10**12)]]):
+        made = json.dumps(plain(value, other=repr), ensure_ascii=False)
+        assert "太长" in made and len(made) < 3_000_000
+
+
+@pytest.mark.parametrize("made", [lambda: range(10**12), lambda: itertools.count(), lambda: BOMB])
+def test_a_tool_that_gives_more_than_anyone_can_read_is_answered(made):
+    def tool():
+        """Gives a lot."""
+        return made()
+
+    result = ToolRegistry([tool]).call(ToolCall("1", "tool", "{}"))
+    assert result.status == "ok" and len(result.text) <= 1_500
+    assert len(json.dumps(result.value)) < 3_000_000
+
+
+def test_iterators_are_not_consumed():
+    def items():
+        raise AssertionError
+        yield
+
+    assert plain([items()], other=lambda value: "?") == ["?"]
+
+    def tool(a=items()): ...  # noqa: B008
+
+    assert properties(tool) == {"a": {}}
 
 
 def test_plain_copies():
@@ -777,6 +885,43 @@ def test_defaults_sent_back_are_accepted(fn):
         call_arguments(fn, sent)
 
 
+@dataclasses.dataclass
+class Even:
+    n: int
+
+    def __post_init__(self):
+        if self.n % 2:
+            raise KeyError("n must be\neven" + "!" * 500)
+
+
+class Evens(TypedDict):
+    one: Even
+
+
+@pytest.mark.parametrize(
+    "tp, sent, words",
+    [
+        (Even, {"n": 1}, "参数 value 的值不合要求：KeyError"),
+        (Optional[Even], {"n": 1}, "参数 value 的值不合要求：KeyError"),
+        (list[Even], [{"n": 1}], "参数 value 的值不合要求：KeyError"),
+        (Evens, {"one": {"n": 1}}, "参数 value：参数 one 的值不合要求：KeyError"),
+        (Even, {"n": "x"}, '参数 value：参数 n："x" 不能当作 integer'),
+        (bytes, "xyz", '"xyz" 不能当作 十六进制文字（base16）'),
+        (complex, "a", '"a" 不能当作 复数'),
+        (decimal.Decimal, "a", '"a" 不能当作 十进制数'),
+        (dict[int, str], {"a": ""}, "参数 value 的值不合要求"),
+        (Annotated[float, EAGER.Limits(0, 9, 3)], 10**400, "参数 value"),
+    ],
+)
+def test_what_a_constructor_refuses_is_one_short_sentence(tp, sent, words):
+    def tool(value: tp): ...
+
+    with pytest.raises(ToolError) as caught:
+        call_arguments(tool, {"value": sent})
+    message = str(caught.value)
+    assert words in message and "\n" not in message and len(message) < 300
+
+
 TYPES = st.recursive(
     st.sampled_from(
         [
@@ -896,6 +1041,7 @@ class Hidden:
 
 
 def gives_hidden() -> Hidden: ...
+def gives_derived() -> EAGER.Base: ...  # has a ClassVar
 
 
 @pytest.mark.parametrize(
@@ -905,6 +1051,7 @@ def gives_hidden() -> Hidden: ...
         (gives_later, Job("j")),
         (gives_options, {"spot": Spot(1)}),
         (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
+        (gives_derived, EAGER.Base(1)),
     ],
 )
 def test_record_results_have_an_object_schema_that_fits(fn, value):
