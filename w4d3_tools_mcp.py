@@ -2315,15 +2315,14 @@ def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
 # Arithmetic a model may ask for, and nothing else. The text becomes a syntax tree, and only what
 # stands in a table below is ever computed: no eval, no attribute, no string, no list. Python's
 # integers grow without limit and one big power cannot be interrupted, so an operation whose result
-# could be too large is refused *before* it runs. Every refusal is one Chinese line saying why.
+# could be too large is refused *before* it runs. Text that could be read in two ways is refused
+# too: 50%-1 is a remainder to Python and 0.5-1 to everyone else. One Chinese line says why.
 
 MAX_LENGTH = 2_000  # characters of one expression
 MAX_DEPTH = 100  # brackets within brackets; Python's own parser gives up at 200
 MAX_BITS = 13_950  # 4,200 digits: str() of an int refuses more than 4,300 since Python 3.10.7
 MAX_ROUND = 300  # decimal places; round(12345, -10**9) would build 10**(10**9)
 MAX_MODULUS_BITS = 512  # pow(a, b, m) takes time in the cube of the size
-
-
 MANY = MAX_LENGTH  # no call has more arguments than characters
 
 
@@ -2372,39 +2371,34 @@ OPERATORS = {
 }
 SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 COMPARISONS = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
 }
 CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
-PLAIN = "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
+PLAIN = (
+    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
+    " floor ceil trunc isqrt"
+)
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
     "ln": Operation(math.log),
-    "pow": Operation(pow, 2, 3, bits=_power_bits),
-    "abs": Operation(abs),
-    "round": Operation(round, 1, 2, bits=_round_bits),
-    "floor": Operation(math.floor),
-    "ceil": Operation(math.ceil),
-    "trunc": Operation(math.trunc),
-    "int": Operation(int),
-    "float": Operation(float),
-    "min": Operation(min, 2, MANY),
-    "max": Operation(max, 2, MANY),
-    "hypot": Operation(math.hypot, 1, MANY),
-    "fmod": Operation(math.fmod, 2, 2),
-    "atan2": Operation(math.atan2, 2, 2),
     "deg": Operation(math.degrees),
     "rad": Operation(math.radians),
+    "abs": Operation(abs),
+    "int": Operation(int),
+    "float": Operation(float),
+    "round": Operation(round, 1, 2, bits=_round_bits),
+    "pow": Operation(pow, 2, 3, bits=_power_bits),
+    "fmod": Operation(math.fmod, 2, 2),
+    "atan2": Operation(math.atan2, 2, 2),
+    "hypot": Operation(math.hypot, 1, MANY),
+    "min": Operation(min, 2, MANY),
+    "max": Operation(max, 2, MANY),
+    "gcd": Operation(math.gcd, 1, MANY),
+    "lcm": Operation(math.lcm, 1, MANY, bits=_product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
     "comb": Operation(math.comb, 2, 2, bits=_choose_bits),
     "perm": Operation(math.perm, 1, 2, bits=_falling_bits),
-    "gcd": Operation(math.gcd, 1, MANY),
-    "lcm": Operation(math.lcm, 1, MANY, bits=_product_bits),
-    "isqrt": Operation(math.isqrt),
 }
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
@@ -2413,7 +2407,7 @@ TYPED = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 TYPED |= dict.fromkeys("×✕✖⋅·∙•∗", "*") | dict.fromkeys("÷∕⁄", "/") | dict.fromkeys("−–—﹣", "-")
 TYPED |= dict.fromkeys("\u3000\u00a0\u2002\u2003\u2009\u202f", " ")
 TYPED |= dict.fromkeys("\u200b\u2060\ufeff", "")
-TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": "!=", "π": "pi", "τ": "tau"}
+TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
 TO_ASCII = str.maketrans(TYPED)
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SUPERSCRIPT_RUN = "[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"
@@ -2423,30 +2417,47 @@ FOREIGN_HINTS = {
     "√": "开方写 sqrt(16)",
     "∞": "只算有限的数",
     "°": "角度先换成弧度，写 sin(radians(30))",
-    ";": "一次只算一个式子",
+    "‰": "千分数写成小数，5‰ 写 0.005",
+    "。": "小数点写 .",
+    "、": "参数之间用逗号，如 max(1, 2)",
+    "万": "写成数，3万 写 3*10**4",
+    "亿": "写成数，3亿 写 3*10**8",
+    "?": "只写要算的式子，去掉问号",
+    ":": "比写成除法，3:4 写 3/4",
+    ";": "一次只算一个式子，参数之间用逗号",
+    "'": "引号去掉，1'000 写 1000",
     "[": "不支持列表，参数直接写在括号里，如 max(1, 2)",
     "|": "绝对值写 abs(x)",
     "$": "金额只写数字，单位去掉",
 }
 
-# Text that Python would read in a way its writer did not mean, or not without a warning.
+PERCENT = "百分数写成小数，50% 写 0.5 或 50/100；取余写 7 % 3，负数加括号，7 % (-3)"
+SEPARATED = "不要写千位分隔符，1,000 写 1000；要隔开两个参数就在逗号后加空格，如 max(1, 234)"
+# Text that Python would read in a way its writer may not have meant, or not without a warning.
 MISREAD = (
-    (r"\d\s*%\s*\+|\d%\s+-\s", "百分数写成小数，50% 写 0.5；取余写 7 % 3"),
-    (r"\d,0\d\d(?!\d)", "数字里不要写千位分隔符，1,000 写 1000"),
+    # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
+    (r"(?s)^(?![+-]?(?:\d%|\d+ % )-(?!1$)\d+$).*(?:%\s*[-+]|[\w)]%\s)", PERCENT),
+    (r"\d,\s*0\d\d(?!\d)", SEPARATED),
+    # Only what needs two arguments has one reading: pow(2,100), but not max(2,100).
+    (r"(?<![\w.])(?<!pow\()(?<!comb\()(?<!fmod\()(?<!atan2\()[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
+    (r"[\w)]!=", "5!=120 有两种读法：不等于写 5 != 120，阶乘写 factorial(5) == 120"),
     (r"\d(?:and|else|for|if|in|is|not|or)\b", "只支持算术、比较和函数"),
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (
-    (r"^=|=$", "去掉等号，只写要算的式子"),
+    (r"^=|(?<!=)=$", "去掉等号，只写要算的式子"),
+    (r"!(?!=)", "阶乘写 factorial(5)"),
+    (r"=[<>]|<>", "小于等于写 <=，大于等于写 >=，不等于写 !="),
     (r"(?<![<>=!])=(?!=)", "不能赋值；判断相等写 =="),
-    (r"[\w)]\s*!(?!=)", "阶乘写 factorial(5)"),
-    (r"[\w)]\s*%\s*(?:$|[)*/%,]|of\b)", "百分数写成小数，50% 写 0.5 或 50/100"),
-    (r"\d,\d{3}(?!\d)", "数字里不要写千位分隔符，1,000 写 1000"),
-    (r"\d\s*[xX]\s*[\d(]", "乘号写 *，如 2 * 3"),
-    (r"\bmod\b", "取余写 %，如 7 % 3"),
+    (r"%\s*(?:$|[^\w\s(.]|of\b)", PERCENT),
+    (r"\b(?:plus|minus|times|divided|percent|of|mod)\b", "运算写符号：+ - * /，取余写 %，如 7 % 3"),
+    (r"\d\s*[xX]\s*[\d(.]", "乘号写 *，如 2 * 3"),
+    (r"\d\.\d*\.", "一个数只有一个小数点，1.000.000 写 1000000"),
+    (r"(?<![A-Za-z])\d\s+\d|\)\s*\d", "两个数之间缺运算符；1 000 写 1000，1 2/3 写 1+2/3"),
     (r"\b0\d", "整数前面不要补 0"),
-    (r"\d\s+\d|\)\s*\d", "两个数之间缺运算符"),
-    (r"[\d)]\s*[A-Za-z(]", "乘号不能省略，2(3+4) 写 2*(3+4)"),
+    (r"[\d)]\s*(?:(?:pi|e|tau)\b|\w*\()", "乘号不能省略，2(3+4) 写 2*(3+4)"),
+    (r"\d\s*[A-Za-z]", "单位和变量去掉，只写数，10km 写 10"),
+    (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
 )
 
 
@@ -2464,6 +2475,8 @@ def _normalize(text: str) -> str:
         raise ToolError(f"算式应该是 string，收到的是 {type(text).__name__}")
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
+    if re.search("[–—]{2}", text):  # a Chinese dash is two of them; as 5--3 it would add
+        raise ToolError("算式写得不对：减号只写一个 -")
     text = text.translate(TO_ASCII).strip()
     if not text.isascii():
         text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
@@ -2473,8 +2486,6 @@ def _normalize(text: str) -> str:
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
         hint = FOREIGN_HINTS.get(sign, "只写数字、运算符、括号和函数名，不写单位和文字")
         raise ToolError(f"算式里不能有“{sign}”：{hint}")
-    if hint := _syntax_hint(text, MISREAD):
-        raise ToolError(f"算式写得不对：{hint}")
     return text
 
 
@@ -2493,6 +2504,8 @@ def _check_brackets(text: str) -> None:
 def _parse(text: str) -> ast.expr:
     """The syntax tree of one expression; whichever way Python's parser fails, it is a ToolError."""
     text = _normalize(text)
+    if hint := _syntax_hint(text, MISREAD):
+        raise ToolError(f"算式写得不对：{hint}")
     _check_brackets(text)
     try:
         return ast.parse(text, mode="eval").body
@@ -2504,6 +2517,11 @@ def _parse(text: str) -> ast.expr:
 
 
 TOO_LARGE = "数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308"
+FAILED = {
+    ZeroDivisionError: "除以零，没有意义",
+    ValueError: "超出定义域，没有结果",
+    TypeError: "需要整数，可以先用 // 或 round 取整",
+}
 
 
 def _bounded(value: Any) -> int | float:
@@ -2528,14 +2546,10 @@ def _apply(name: str, operation: Operation, values: list) -> int | float:
         if exact and operation.bits(*values) > MAX_BITS:
             raise OverflowError
         value = operation.run(*values)
-    except ZeroDivisionError:
-        raise ToolError(f"{_written(name, values)} 除以零，没有意义") from None
     except OverflowError:
         raise ToolError(TOO_LARGE) from None
-    except ValueError:
-        raise ToolError(f"{_written(name, values)} 超出定义域，没有结果") from None
-    except TypeError:
-        raise ToolError(f"{_written(name, values)} 需要整数，可以先用 // 或 round 取整") from None
+    except tuple(FAILED) as error:
+        raise ToolError(f"{_written(name, values)} {FAILED[type(error)]}") from None
     return _bounded(value)
 
 
@@ -2552,8 +2566,9 @@ def _identifier(node: ast.expr) -> str:
 def _constant(name: str) -> float:
     if name in CONSTANTS:
         return CONSTANTS[name]
-    if name in FUNCTIONS:
-        raise ToolError(f"{name} 是函数，要写参数，如 {name}(2)")
+    for function in (name, name.rstrip("0123456789")):  # sin, sin30
+        if function in FUNCTIONS:
+            raise ToolError(f"{function} 是函数，参数写在括号里，如 {function}(2)")
     raise ToolError(f"没有常数 {name[:40]}，可用：{'、'.join(CONSTANTS)}；变量请换成数")
 
 
@@ -2610,7 +2625,7 @@ def _evaluate(node: ast.expr) -> int | float | bool:
         case ast.Name() | ast.Attribute():
             return _constant(_identifier(node))
         case ast.Tuple():
-            raise ToolError("逗号只用来隔开函数的参数；数字里不要写千位分隔符，1,000 写 1000")
+            raise ToolError("逗号只用来隔开函数的参数；小数点写 .，千位分隔符去掉，1,000 写 1000")
     raise ToolError("只支持数字、+ - * / // % **、比较和函数")
 
 
