@@ -2678,8 +2678,10 @@ STOP_WORDS = frozenset(
 )
 # What makes a Chinese sentence a question; cut out of it, so that 显存怎么算 leaves no 存怎.
 QUESTION = (
-    "为什么|什么时候|什么|怎么办|怎么样|怎么|怎样|如何|多少|哪些|哪一节|哪个|哪里|是否|能否|可以|应该"
-    "|有没有|是不是|能不能|要不要|请问|吗|呢|的|了"
+    "为什么|为啥|什么时候|什么意思|什么样|是什么|有什么|什么|怎么办|怎么样|怎么回事|怎么|怎样"
+    "|会怎样|如何|多少|有哪些|哪些|哪一节|哪个|哪里|是否|能否|可以|应该|需要|有没有|是不是|能不能"
+    "|要不要|请问|干什么|干嘛|干啥|啥|到底|分别|区别|不同|不一样|解决|时候|老是|总是|一直|如果"
+    "|那个|这个|[吗呢啊吧呀嘛的了是把跟都也还就才很让被你我他]"
 )
 
 
@@ -2716,7 +2718,6 @@ def tokenize(text: str) -> list[str]:
 SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
-@functools.lru_cache(4096)  # texts repeat their words
 @functools.lru_cache(maxsize=2**14)
 def stem(word: str) -> str:
     """An English word without its ending, so that caches, cached and caching meet in "cach"."""
@@ -2746,6 +2747,36 @@ def query_words(text: str) -> list[str]:
     """
     words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
     return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
+
+
+def _one_slip_away(word: str) -> Iterator[str]:
+    """What was meant, if one letter of `word` is too many, missing, wrong or swapped."""
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        yield before + after[1:]
+        yield before + after[1:2] + after[:1] + after[2:]
+        for letter in "abcdefghijklmnopqrstuvwxyz":
+            yield before + letter + after
+            yield before + letter + after[1:]
+
+
+def known_words(words: Iterable[str], count: Callable[[str], int]) -> list[str]:
+    """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
+
+    >>> known_words(["kvcach", "atention", "pizza"], {"kv": 9, "cach": 8, "attention": 7}.get)
+    ['kv', 'cach', 'attention', 'pizza']
+    """
+    known: list[str] = []
+    for word in words:
+        meant: Iterable[str] = [word]
+        if len(word) > 3 and word.isascii() and word.isalpha() and not count(word):
+            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
+            mended = max(_one_slip_away(word), key=lambda other: count(other) or 0)
+            meant = next((cut for cut in cuts if all(map(count, cut))), None) or (
+                [mended] if count(mended) else [word]
+            )
+        known += meant
+    return known
 
 
 def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
@@ -2793,17 +2824,21 @@ class BM25:
             for word, n in count.items():
                 self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + damping)
 
-    def search(self, query: Iterable[str], top_k: int = 5) -> list[tuple[int, float]]:
+    def search(
+        self, query: Iterable[str] | Mapping[str, float], top_k: int = 5
+    ) -> list[tuple[int, float]]:
         """(position, score) of the best documents, best first; on a tie the earlier one leads.
 
         Documents that share no word with the query are left out. A repeated word counts once.
+        A query may be a dict of word → weight.
         """
         from heapq import nsmallest
 
         scores: dict[int, float] = {}
-        for word in dict.fromkeys(query):
+        weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
+        for word, weight in weights.items():
             posting = self.postings.get(word, {})
-            idf = inverse_frequency(self.size, len(posting))
+            idf = weight * inverse_frequency(self.size, len(posting))
             for position, share in posting.items():
                 scores[position] = scores.get(position, 0.0) + idf * share
         best = nsmallest(top_k, ((-score, position) for position, score in scores.items()))
@@ -2881,6 +2916,19 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
     return [(line, level, heading, "\n".join(body).strip()) for line, level, heading, body in parts]
 
 
+def _with_unique_sections(notes: Iterable[Note]) -> list[Note]:
+    """The notes, the second of two equal ids marked (2)."""
+    unique: dict[str, Note] = {}
+    counts: dict[str, int] = {}  # so that ten thousand equal headings take no time
+    for note in notes:
+        section = note.section
+        while section in unique:
+            counts[note.section] = counts.get(note.section, 1) + 1
+            section = f"{note.section} ({counts[note.section]})"
+        unique[section] = note._replace(section=section)
+    return list(unique.values())
+
+
 def _notes_of_file(name: str, text: str) -> list[Note]:
     """The file as a whole (its title, the text before the first section), then each section."""
     parts = _cut_at_headings(text)
@@ -2901,25 +2949,24 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
         notes.append(Note(name, section, title or section, line, body, level, number))
     # A heading with nothing under it, not even a further heading, is no section.
     levels = [note.level for note in notes[1:]] + [0]
-    return [note for note, after in zip(notes, levels) if note.text or after > note.level]
+    kept = [note for note, after in zip(notes, levels) if note.text or after > note.level]
+    return _with_unique_sections(kept)
 
 
-def _with_unique_sections(notes: Iterable[Note]) -> list[Note]:
-    """The notes, the second of two equal ids marked (2)."""
-    unique: dict[str, Note] = {}
-    counts: dict[str, int] = {}  # so that ten thousand equal headings take no time
-    for note in notes:
-        section = note.section
-        while section in unique:
-            counts[note.section] = counts.get(note.section, 1) + 1
-            section = f"{note.section} ({counts[note.section]})"
-        unique[section] = note._replace(section=section)
-    return list(unique.values())
+def check_notes_folder(folder: str) -> None:
+    """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
+    if not os.path.isdir(folder):
+        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
 
 
 def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]]:
-    """(name, path) of each .md file below the folder, sorted, nothing hidden, nothing outside."""
-    import os
+    """(name, path) of each .md file below the folder, sorted, nothing hidden, nothing outside.
+
+    Raises:
+        ToolError: there is no such folder.
+    """
+    check_notes_folder(folder)
+    root = os.path.join(os.path.realpath(folder), "")
 
     def shown(path: str) -> str:
         relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
@@ -2928,9 +2975,11 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
     def unreadable(error: OSError) -> None:
         notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
 
-    root = os.path.join(os.path.realpath(folder), "")
     for place, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (os.path.join(place, name) for name in folders):
+            if os.path.islink(path):  # os.walk does not follow it: it may lead out, or in circles
+                notices.append(f"跳过链接来的文件夹 {shown(path)}")
         for file in sorted(files):
             path = os.path.join(place, file)
             if file.startswith(".") or not file.lower().endswith(".md"):
@@ -2943,8 +2992,6 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
 
 def _read_file(name: str, path: str) -> list[Note]:
     """The sections of one file. Raises ToolError for one that is no notes, OSError as `open`."""
-    import os
-
     if os.path.getsize(path) > MAX_NOTE_BYTES:
         raise ToolError(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
     try:
@@ -2958,35 +3005,7 @@ def _unreadable(name: str) -> str:
     return f"跳过读不了的文件 {name}.md"  # vanished since it was listed, or not ours to read
 
 
-def _check_folder(folder: str) -> None:
-    import os
-
-    if not os.path.isdir(folder):
-        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
-
-
 NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
-
-
-def _read_notes(folder: str) -> tuple[list[Note], list[str]]:
-    """(sections, notices) of all Markdown files below a folder.
-
-    Raises:
-        ToolError: there is no such folder, or nothing to read in it.
-    """
-    _check_folder(folder)
-    notes: list[Note] = []
-    notices: list[str] = []
-    for name, path in _markdown_files(folder, notices):
-        try:
-            notes += _read_file(name, path)
-        except ToolError as notice:
-            notices.append(str(notice))
-        except OSError:
-            notices.append(_unreadable(name))
-    if not notes:
-        raise ToolError(NOTHING_TO_READ)
-    return _with_unique_sections(notes), notices
 
 
 MAX_QUERY = 1_000  # characters
@@ -3020,32 +3039,47 @@ def _snippet(text: str, words: Iterable[str]) -> str:
 CHINESE_DIGITS = str.maketrans("一二三四五六七八九", "123456789")
 CHINESE_DAY = r"第\s*(\w)\s*周\s*第?\s*(\w)\s*[天日]"
 DAY_ADDRESS = (
-    r"\b(?:week|w)[\s_-]*(\d+)[\s_-]*(?:day|d)[\s_-]*(\d+)(?:\.md)?"  # Week 1 Day 4, w1d4
-    r"(?:[\s,:#§第]*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
+    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)(?:\.md\b)?"  # Week 1 Day 4, w1d4
+    r"(?:(?:[\s,:#§第.-]|section)*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
 )
 
 
+@functools.lru_cache(maxsize=2**10)
 def _address(text: str) -> str:
     """What a reader wrote for a section, in the one form in which addresses are compared.
 
     >>> {_address(name) for name in ("Week 1 Day 4 §1.4", "week1-day4 1.4", "第一周第4天 § １.４")}
     {'week1day4§1.4'}
     """
-    text = _fold(text).lower().strip()
+    text = text.translate(TO_HALF_WIDTH).lower().strip()
     if "周" in text:
         text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
         text = re.sub(CHINESE_DAY, r"week\1day\2", text)
     if "w" in text:
         text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
-    return re.sub(r"[^\w.§]+|§(?!\s*\d)", "", text)
+    text = re.sub(r"^(?:第|section )?\s*(\d+(?:\.\d+)*)\s*节?$", r"§\1", text)
+    return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
+
+
+def _parts(address: str) -> tuple[str, str, str] | None:
+    """(day, number, other words) of an address; None if it names two days or two numbers."""
+    days, numbers = re.findall(r"week\d+day\d+", address), re.findall(r"§([\d.]+)", address)
+    if len(days) > 1 or len(numbers) > 1:
+        return None
+    day, number = "".join(days), "".join(numbers)
+    words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
+    return day, number, "" if day and number else words
 
 
 # How much a word counts for, measured on the bundled notes: where it stands …
 TITLE_WEIGHT = 3.0
 ABOVE_WEIGHT = 1.0  # in a heading further up, or in the section's id
 TEXT_WEIGHT = 1.0
+FIELD_WEIGHTS = (TITLE_WEIGHT, ABOVE_WEIGHT, TEXT_WEIGHT)
 # … and what it is. A single character says little, but decides between sections with equal words.
 CHARACTER_WEIGHT = 0.2
+# A Chinese word is two pairs of characters, or three; as one, a Latin word would be outvoted.
+LATIN_WEIGHT = 2.0
 # A few words of opening must not lead over the sections that they introduce.
 OPENING_WEIGHT = 0.5
 
@@ -3054,74 +3088,221 @@ def _characters(text: str) -> str:
     return re.sub(f"[^{HAN}]+", "", text)
 
 
-def _placed(notes: list[Note]) -> Iterator[tuple[Note, str, float]]:
-    """Each section with its id and the headings above it in one text, and how much it counts."""
+def _asked(words: list[str], characters: str) -> dict[str, float]:
+    """What a query asks for, and how much each word of it counts."""
+    latin = {word: LATIN_WEIGHT for word in words if word.isascii() and word.isalpha()}
+    return dict.fromkeys([*words, *characters], 1.0) | latin
+
+
+class Placed(NamedTuple):
+    """A section as it is ranked: the texts of its three fields, and how much all of it counts."""
+
+    note: Note
+    texts: tuple[str, str, str]  # heading, its id with the headings above it, text
+    scale: float
+
+    def fields(self) -> list[tuple[float, list[str], str]]:
+        """(weight, words, characters) of each text."""
+        return [
+            (weight * self.scale, content_words(text), _characters(text))
+            for weight, text in zip(FIELD_WEIGHTS, self.texts)
+        ]
+
+
+def _placed(notes: list[Note]) -> Iterator[Placed]:
     above: list[Note] = []  # the headings that the current section stands under
     for note, after in zip(notes, [*notes[1:], None]):
         above = [upper for upper in above if upper.level < note.level]
         is_opening = note.level == 0 and after is not None and after.level > 0
         context = " ".join([note.section, *(upper.title for upper in above)])
-        yield note, context, OPENING_WEIGHT if is_opening else 1.0
+        texts = (note.heading, context, note.text)
+        yield Placed(note, texts, OPENING_WEIGHT if is_opening else 1.0)
         above.append(note)
 
 
-def _weighted_words(note: Note, context: str, scale: float) -> dict[str, float]:
-    """The document that stands for a section in the ranking."""
-    fields = ((note.heading, TITLE_WEIGHT), (context, ABOVE_WEIGHT), (note.text, TEXT_WEIGHT))
-    return weigh_fields(
-        *((content_words(text), weight * scale) for text, weight in fields),
-        *((_characters(text), weight * scale * CHARACTER_WEIGHT) for text, weight in fields),
+def _addresses_of(note: Note) -> list[str]:
+    """All that a section may be called by, as addresses; that of its id comes first."""
+    names = [note.section, note.title, note.heading, f"{note.section} {note.title}"]
+    if note.number:
+        names.append(f"§{note.number}")
+    if note.level == 0:
+        file = note.name.rpartition("/")[2]
+        names += [note.name, file, f"{note.name}.md", f"{file}.md"]
+    return list(dict.fromkeys(map(_address, names)))
+
+
+class NotesInMemory:
+    """The sections of a folder, ranked and looked up without any file."""
+
+    def __init__(self, sections: list[Note], notices: Iterable[str] = ()):
+        self.sections, self.notices = sections, list(notices)
+
+    @classmethod
+    def of_folder(cls, folder: str) -> NotesInMemory:
+        """All that can be read of it. Raises ToolError if there is no such folder, or nothing."""
+        sections: list[Note] = []
+        notices: list[str] = []
+        for name, path in _markdown_files(folder, notices):
+            try:
+                sections += _read_file(name, path)
+            except ToolError as notice:
+                notices.append(str(notice))
+            except OSError:
+                notices.append(_unreadable(name))
+        if not sections:
+            raise ToolError(NOTHING_TO_READ)
+        return cls(_with_unique_sections(sections), notices)
+
+    @functools.cached_property
+    def _ranking(self) -> BM25:
+        return BM25(
+            weigh_fields(*(
+                part for weight, words, characters in placed.fields()
+                for part in ((words, weight), (characters, weight * CHARACTER_WEIGHT))
+            ))
+            for placed in _placed(self.sections)
+        )
+
+    @functools.cached_property
+    def _addresses(self) -> dict[str, list[Note]]:
+        """Address → the sections that may be called so."""
+        addresses: dict[str, list[Note]] = {}
+        for note in self.sections:
+            for address in _addresses_of(note):
+                addresses.setdefault(address, []).append(note)
+        return addresses
+
+    def count(self, word: str) -> int:
+        """How many sections hold a word."""
+        return len(self._ranking.postings.get(word, ()))
+
+    def best(self, words: list[str], characters: str, top_k: int) -> list[tuple[Note, float]]:
+        """(section, score) of the sections that hold one of the words, best first."""
+        matched = set().union(*(self._ranking.postings.get(word, ()) for word in words))
+        ranked = self._ranking.search(_asked(words, characters), len(self.sections))
+        best = [hit for hit in ranked if hit[0] in matched][:top_k]
+        return [(self.sections[position], score) for position, score in best]
+
+    def days(self) -> list[Note]:
+        """The files, each as the note of level 0 that stands for the whole."""
+        return [note for note in self.sections if note.level == 0]
+
+    def called(self, section: str, address: str) -> list[Note]:
+        """The sections with this id, else those at this address."""
+        found = [note for note in self.sections if note.section == section]
+        return found or self._addresses.get(address, [])
+
+    def like(self, day: str, number: str, words: str) -> list[Note]:
+        """The sections of a day, with a number, with some words in the title; "" fits all."""
+        return [
+            note for note in self.sections
+            if number in ("", note.number) and words in _address(note.title)
+            and _address(note.section).startswith(day)
+        ]
+
+    def after(self, note: Note) -> Iterable[Note]:
+        """The sections that follow in reading order."""
+        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
+
+    def near(self, address: str) -> list[Note]:
+        """Sections whose address looks like this one."""
+        from difflib import get_close_matches
+
+        close = get_close_matches(address[:MAX_TITLE], self._addresses, n=3)
+        return [self._addresses[one][0] for one in close]
+
+
+MOST_NOTICES = 5  # told one by one; of the others only how many there are
+RANGE = r"(.*?)(\d+(?:\.\d+)*)\s*[-–—~～至到]\s*§?\s*(\d+(?:\.\d+)*)"  # Week 2 Day 6 §1.2–1.3
+
+
+def _called(notes: Any, name: str) -> list[Note]:
+    """The sections that a name may mean: its id, its address, or what the parts of it say."""
+    for form in dict.fromkeys((name, re.split(r"[/\\]", name)[-1])):  # notes/week1-day4.md
+        address = _address(form)
+        parts = _parts(address)
+        found = notes.called(form, address)
+        if not found and parts and (parts[1] or len(parts[2]) > 1):
+            found = notes.like(*parts)
+        if found:
+            return found
+    return []
+
+
+def _meant(notes: Any, name: str) -> list[tuple[Note, Note]]:
+    """(first, last) section of each reading of a name; a range such as §1.2–1.3 has two ends."""
+    if found := _called(notes, name):
+        return [(note, note) for note in found]
+    if not (written := re.fullmatch(RANGE, name)):
+        return []
+    before, *numbers = written.groups()
+    ends = [found[0] for number in numbers if len(found := _called(notes, before + number)) == 1]
+    in_order = len(ends) == 2 and ends[0].name == ends[1].name and ends[0].line < ends[1].line
+    return [(ends[0], ends[1])] if in_order else []
+
+
+def _joined(notes: Any, first: Note, last: Note) -> Note:
+    """The sections from `first` to `last` as one, with everything under their headings."""
+    texts, past = [first.text], first == last
+    for below in notes.after(first):
+        if past and below.level <= last.level:
+            break
+        past = past or below == last
+        texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
+    section = first.section if first == last else f"{first.section}–{last.number or last.title}"
+    return first._replace(
+        section=section, text="\n\n".join(text.strip() for text in texts).strip(),
     )
 
 
-def _addresses_of(note: Note) -> set[str]:
-    """All that a section may be called by, as addresses."""
-    names = {note.section, note.title, note.heading, f"{note.section} {note.title}"}
-    if note.number:
-        names.add(f"§{note.number}")
-    if note.level == 0:
-        file = note.name.rpartition("/")[2]
-        names |= {note.name, file, f"{note.name}.md", f"{file}.md"}
-    return {_address(name) for name in names}
-
-
 class NotesIndex:
-    """The sections of a folder of Markdown files, searched and looked up; read on first use."""
+    """The sections of a folder of Markdown files, searched and looked up; read on first use.
 
-    def __init__(self, folder: str):
-        self.folder = folder
+    notice(text) is told what had to be skipped, and why, once that is known.
+    """
+
+    def __init__(self, folder: str, *, notice: Callable[[str], None] | None = None):
+        self.folder, self.notice = folder, notice
+        self._lock = threading.RLock()
+        self._skipped: list[str] = []  # what was found out before the notes were read
+
+    def check(self) -> None:
+        """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
+        check_notes_folder(self.folder)
 
     @functools.cached_property
-    def _store(self) -> tuple[list[Note], list[str]]:
-        return _read_notes(self.folder)
+    def _memory(self) -> NotesInMemory:
+        memory = NotesInMemory.of_folder(self.folder)
+        memory.notices[:0] = self._skipped
+        self._tell(memory.notices)
+        return memory
+
+    def _ask(self, work: Callable[[Any], Any]) -> Any:
+        """work(notes), which are read now if they were not yet."""
+        with self._lock:
+            memory = self._memory
+        return work(memory)
+
+    def _tell(self, notices: list[str]) -> None:
+        if self.notice:
+            for text in notices[:MOST_NOTICES]:
+                self.notice(text)
+            if more := len(notices[MOST_NOTICES:]):
+                self.notice(f"还有 {more} 处也跳过了")
 
     @property
     def sections(self) -> list[Note]:
-        """All sections in reading order, each with its own text only."""
-        return self._store[0]
+        """All sections in reading order. Of a large folder that is much: prefer search and find."""
+        return self._ask(operator.attrgetter("sections"))
 
     @property
     def notices(self) -> list[str]:
         """What was skipped and why, one sentence each."""
-        return self._store[1]
+        return self._ask(operator.attrgetter("notices"))
 
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole day."""
-        return [note for note in self.sections if note.level == 0]
-
-    @functools.cached_property
-    def _ranking(self) -> BM25:
-        return BM25([_weighted_words(*placed) for placed in _placed(self.sections)])
-
-    def _best(
-        self, words: list[str], characters: Iterable[str], top_k: int
-    ) -> list[tuple[Note, float]]:
-        """(section, score) of the sections that hold one of the words, best first."""
-        ranking = self._ranking
-        matched = set().union(*(ranking.postings.get(word, ()) for word in words))
-        ranked = ranking.search([*words, *characters], len(self.sections))
-        best = [hit for hit in ranked if hit[0] in matched][:top_k]
-        return [(self.sections[position], score) for position, score in best]
+        return self._ask(operator.methodcaller("days"))
 
     def search(self, query: str, top_k: int = 5) -> list[Hit]:
         """The best sections for a question in Chinese or English, best first; [] if no word fits.
@@ -3133,66 +3314,41 @@ class NotesIndex:
             raise ToolError("query 是空的，请写要查的词，如 KV Cache 显存")
         if len(query) > MAX_QUERY:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
-        words = query_words(query)
-        best = self._best(words, _characters(query), top_k)
-        return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
-    @functools.cached_property
-    def _addresses(self) -> dict[str, list[Note]]:
-        """Address → the sections that may be called so."""
-        addresses: dict[str, list[Note]] = {}
-        for note in self.sections:
-            for address in _addresses_of(note):
-                addresses.setdefault(address, []).append(note)
-        return addresses
+        def ranked(notes: Any) -> list[Hit]:
+            words = known_words(query_words(query), notes.count)
+            best = notes.best(words, _characters(query), top_k)
+            return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
-    def _called(self, name: str) -> list[Note]:
-        """The sections with this id, else at this address, else with it in their title."""
-        address = _address(name)
-        found = [note for note in self.sections if note.section == name]
-        found = found or self._addresses.get(address, [])
-        if found or len(address) < 2:
-            return found
-        return [note for note in self.sections if address in _address(note.title)]
-
-    def _after(self, note: Note) -> Iterable[Note]:
-        """The sections that follow in reading order."""
-        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
-
-    def _nearest(self, name: str) -> list[Note]:
-        from difflib import get_close_matches
-
-        close = get_close_matches(_address(name)[:MAX_TITLE], self._addresses, n=3)
-        near = [self._addresses[address][0] for address in close]
-        near += [note for note, _ in self._best(query_words(name), [], 3)]
-        return list(dict.fromkeys(near))
-
-    def _whole(self, note: Note) -> Note:
-        """The section with everything that stands under its heading."""
-        texts = [note.text]
-        for below in self._after(note):
-            if below.level <= note.level:
-                break
-            texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
-        return note._replace(text="\n\n".join(text.strip() for text in texts).strip())
+        return self._ask(ranked)
 
     def find(self, name: str) -> Note:
         """The section that a search hit or a reader calls by `name`, with all its subsections.
 
-        Accepted: an id (`Week 1 Day 4 §1.4`, `week1-day4 1.4`, `第1周第4天 §1.4`), a file or day
-        (`week1-day4`), a heading, or a part of a heading that no other section has.
+        Accepted: an id (`Week 1 Day 4 §1.4`, `week1-day4 1.4`, `第1周第4天 §1.4`), several in a row
+        (`Week 2 Day 6 §1.2–1.3`), a file or day (`week1-day4`), a number or a heading or a part
+        of a heading that no other section has.
 
         Raises:
             ToolError: unknown or ambiguous, with the nearest sections.
         """
-        found = self._called(name[:MAX_QUERY].strip())
-        if len(found) == 1:
-            return self._whole(found[0])
-        reason = "有好几节符合" if found else "没有这一节"
-        near = found or self._nearest(name[:MAX_QUERY])
-        listed = "；".join(f"{note.section} {note.title}" for note in near[:5])
-        how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
-        raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
+        name = name[:MAX_QUERY].strip()
+
+        def found(notes: Any) -> Note:
+            meant = _meant(notes, name)
+            if len(meant) == 1:
+                return _joined(notes, *meant[0])
+            near = [first for first, _ in meant] or [
+                *notes.near(_address(name)),
+                *(note for note, _ in notes.best(query_words(name), "", 3)),
+            ]
+            shown = list(dict.fromkeys(f"{note.section} {note.title}" for note in near))[:5]
+            reason = "有好几节符合" if meant else "没有这一节"
+            how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
+            listed = f"。相近的有：{'；'.join(shown)}" if shown else ""
+            raise ToolError(f"{reason}，{how}{listed}")
+
+        return self._ask(found)
 
 
 # A folder of ten thousand sections takes seconds to index, so it is done once: a SQLite file in the
@@ -3202,12 +3358,13 @@ class NotesIndex:
 # FTS5, a read-only disk) the notes are held in memory as before.
 
 LARGE_FOLDER = 2_000_000  # bytes of Markdown, about 2,000 sections; memory is faster below that
-STORE_VERSION = 1  # of the tables and of tokenize; raise it when either changes
+STORE_VERSION = 2  # of the tables and of tokenize; raise it when either changes
 CANDIDATES = 50  # sections that FTS5 proposes for scoring
 COMMON = 1_000  # a word in more sections, and in a tenth of all, proposes none if others can
 PATIENCE = 120.0  # seconds to wait while another process builds the same index
 WORDS_IN_MEMORY = 8_000_000  # bytes that FTS5 collects before it writes them; the default is 1 MB
 PROGRESS_STEP = 100  # files between two calls of `progress`
+NO_STORE = "建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读"
 
 # The sections of a file have the ids from `first` up to, not with, `last`, in reading order.
 STORE_TABLES = """
@@ -3223,7 +3380,6 @@ STORE_TABLES = """
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
 """
 NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
-FIELD_WEIGHTS = (TITLE_WEIGHT, ABOVE_WEIGHT, TEXT_WEIGHT)
 PROPOSED = f"""
     SELECT s.scale, s.length, s.context, w.heading, w.context, w.text, {NOTE_COLUMNS}
     FROM words AS w JOIN sections AS s ON s.id = w.rowid
@@ -3261,16 +3417,17 @@ def _open_store(path: str):
     return base
 
 
-def _store_section(base, id: int, note: Note, context: str, scale: float) -> float:
+def _store_section(base, id: int, placed: Placed) -> float:
     """Put one section into the store; returns its weighted length as BM25 counts it."""
-    texts = (note.heading, context, note.text)
-    words, characters = [*map(content_words, texts)], [*map(_characters, texts)]
-    length = scale * sum(
-        weight * (len(has) + CHARACTER_WEIGHT * len(single))
-        for weight, has, single in zip(FIELD_WEIGHTS, words, characters)
+    note, fields = placed.note, placed.fields()
+    weights, words, characters = zip(*fields)
+    length = sum(
+        weight * (len(has) + CHARACTER_WEIGHT * len(single)) for weight, has, single in fields
     )
     addresses = f" {' '.join(_addresses_of(note))} "
-    row = (id, addresses, _address(note.title), scale, length, context, *note)
+    row = (
+        id, addresses, _address(note.title), placed.scale, length, placed.texts[1], *note,
+    )
     base.execute(f"INSERT INTO sections VALUES ({', '.join('?' * len(row))})", row)
     row = (id, *map(" ".join, words), " ".join(set().union(*characters)))
     columns = "rowid, heading, context, text, characters"
@@ -3282,7 +3439,7 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
     """Read one file into the store. One that is no notes keeps its notice instead of sections."""
     notes, notice = [], ""
     try:
-        notes = _with_unique_sections(_read_file(name, path))
+        notes = _read_file(name, path)
         day = "SELECT 1 FROM sections WHERE section = ?"
         if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
             notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
@@ -3290,16 +3447,16 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
         notice = str(error)
     first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
     placed = enumerate(_placed(notes), first)
-    length = sum(_store_section(base, id, *section) for id, section in placed)
+    length = sum(_store_section(base, id, section) for id, section in placed)
     row = (name, *stamp, first, first + len(notes), length, notice)
     base.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _forget_file(base, name: str) -> None:
     row = "SELECT first, last - 1 FROM files WHERE name = ?"
-    first, last = base.execute(row, (name,)).fetchone()
-    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", (first, last))
-    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", (first, last))
+    ids = base.execute(row, (name,)).fetchone()
+    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", ids)
+    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", ids)
     base.execute("DELETE FROM files WHERE name = ?", (name,))
 
 
@@ -3330,38 +3487,78 @@ def _update_store(base, listed: dict, notices: list[str], progress: Callable | N
                 progress(done, len(changed))
 
 
-@functools.lru_cache(maxsize=2**14)
-def _having(base, term: str) -> int:
-    """How many sections hold a word; counted once, since FTS5 reads a whole list for it."""
-    return (base.execute("SELECT doc FROM counts WHERE term = ?", (term,)).fetchone() or [0])[0]
+class NotesInStore:
+    """What NotesInMemory offers, from an index file."""
 
+    def __init__(self, base: Any, skipped: list[str]):
+        self.base, self._skipped = base, skipped
+        # FTS5 reads a whole list to count a word, so each is counted once.
+        self.count = functools.lru_cache(maxsize=2**14)(self._count)
 
-def _stored_best(base, words: list[str], characters: Iterable[str], top_k: int) -> list[tuple]:
-    """What NotesIndex._best gives, with the same scores."""
-    sections, length = base.execute("SELECT SUM(last - first), SUM(length) FROM files").fetchone()
-    singles = set(characters)
-    counts = {term: _having(base, term) for term in [*words, *singles]}
-    telling = {term: inverse_frequency(sections, count) for term, count in counts.items()}
-    rare = [word for word in words if 0 < counts[word] <= max(COMMON, sections // 10)]
+    def _count(self, word: str) -> int:
+        row = self.base.execute("SELECT doc FROM counts WHERE term = ?", (word,)).fetchone()
+        return row[0] if row else 0
 
-    def scored(row: tuple) -> tuple[float, Note]:
-        scale, size, context, *stored = row[:6]
-        note = Note(*row[6:])
-        damping = K1 * (1 - B + B * size * sections / length)
-        lists, texts = [text.split() for text in stored], (note.heading, context, note.text)
-        score = 0.0
-        for term, tells in telling.items():
-            n = sum(weight * has.count(term) for weight, has in zip(FIELD_WEIGHTS, lists))
-            if term in singles:
-                single = (weight * text.count(term) for weight, text in zip(FIELD_WEIGHTS, texts))
-                n += CHARACTER_WEIGHT * sum(single)
-            score += tells * scale * n * (K1 + 1) / (scale * n + damping)
-        return score, note
+    def _notes(self, condition: str, *values: object) -> list[Note]:
+        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+        return [Note(*row) for row in self.base.execute(query, values)]
 
-    match = " OR ".join(f'"{word}"' for word in rare or words)  # quoted: no word is an operator
-    rows = base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if words else ()
-    best = sorted(map(scored, rows), key=lambda hit: (-hit[0], hit[1].name, hit[1].line))
-    return [(note, score) for score, note in best[:top_k]]
+    @property
+    def sections(self) -> list[Note]:
+        return self._notes("1")
+
+    @property
+    def notices(self) -> list[str]:
+        rows = self.base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
+        return [*self._skipped, *(notice for notice, in rows)]
+
+    def days(self) -> list[Note]:
+        return self._notes("s.level = 0")
+
+    def called(self, section: str, address: str) -> list[Note]:
+        section = section.encode("utf-8", "replace").decode()  # half a character is in no database
+        return self._notes("s.section = ?", section) or self._notes(
+            "instr(s.addresses, ?)", f" {address} "
+        )
+
+    def like(self, day: str, number: str, words: str) -> list[Note]:
+        condition = "? IN ('', s.number) AND instr(s.titled, ?) AND instr(s.addresses, ?) = 1"
+        return self._notes(condition, number, words, f" {day}")
+
+    def after(self, note: Note) -> list[Note]:
+        return self._notes("s.name = ? AND s.line > ?", note.name, note.line)
+
+    def near(self, address: str) -> list[Note]:
+        return []  # comparing with every address would take seconds
+
+    def best(self, words: list[str], characters: str, top_k: int) -> list[tuple[Note, float]]:
+        totals = "SELECT SUM(last - first), SUM(length) FROM files"
+        sections, length = self.base.execute(totals).fetchone()
+        singles = set(characters)
+        telling = {
+            term: weight * inverse_frequency(sections, self.count(term))
+            for term, weight in _asked(words, characters).items()
+        }
+        rare = [word for word in words if 0 < self.count(word) <= max(COMMON, sections // 10)]
+
+        def scored(row: tuple) -> tuple[Note, float]:
+            scale, size, context, *stored = row[:6]
+            note = Note(*row[6:])
+            damping = K1 * (1 - B + B * size * sections / length)
+            lists, texts = [text.split() for text in stored], (note.heading, context, note.text)
+            score = 0.0
+            for term, tells in telling.items():
+                n = sum(map(operator.mul, FIELD_WEIGHTS, (has.count(term) for has in lists)))
+                if term in singles:
+                    single = (text.count(term) for text in texts)
+                    n += CHARACTER_WEIGHT * sum(map(operator.mul, FIELD_WEIGHTS, single))
+                score += tells * scale * n * (K1 + 1) / (scale * n + damping)
+            return note, score
+
+        match = " OR ".join(f'"{word}"' for word in rare or words)  # quoted: no word is an operator
+        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if words else ()
+        hits = sorted(map(scored, found), key=lambda hit: (-hit[1], hit[0].name, hit[0].line))
+        return hits[:top_k]
 
 
 class LargeNotesIndex(NotesIndex):
@@ -3373,12 +3570,11 @@ class LargeNotesIndex(NotesIndex):
     def __init__(
         self, folder: str, cache: str, *, large: int = LARGE_FOLDER,
         progress: Callable[[int, int], None] | None = None,
+        notice: Callable[[str], None] | None = None,
     ):
-        super().__init__(folder)
+        super().__init__(folder, notice=notice)
         self.cache, self.large, self.progress = cache, large, progress
-        self._lock = threading.RLock()
-        self._base = None  # the open store
-        self._skipped: list[str] = []  # what is no part of it, and why
+        self._store: NotesInStore | None = None
 
     @functools.cached_property
     def path(self) -> str:
@@ -3391,24 +3587,25 @@ class LargeNotesIndex(NotesIndex):
     @functools.cached_property
     def _listed(self) -> dict[str, tuple[str, tuple[int, int]]]:
         """Name → path and (time, size) of each file; {} when notes are held in memory."""
-        _check_folder(self.folder)
         listed = {}
         for name, path in _markdown_files(self.folder, self._skipped):
             with contextlib.suppress(OSError):  # vanished since
                 status = os.stat(path)
                 listed[name] = path, (status.st_mtime_ns, status.st_size)
-        return listed if sum(stamp[1] for _, stamp in listed.values()) >= self.large else {}
+        if sum(stamp[1] for _, stamp in listed.values()) >= self.large:
+            return listed
+        self._skipped.clear()  # whoever reads the notes will find it again
+        return {}
 
-    def _ask(self, work: Callable, in_memory: Callable) -> Any:
-        """work(store), or in_memory() where there is no store."""
+    def _ask(self, work):
         with self._lock:
             if self._listed:
                 try:
                     return self._with_store(work)
                 except (ImportError, OSError):
                     self._listed = {}
-                    self._skipped.append("建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读")
-        return in_memory()
+                    self._skipped[:] = [NO_STORE]
+        return super()._ask(work)
 
     def _with_store(self, work: Callable) -> Any:
         """work(store), on a new one if the file is damaged. Raises OSError if there can be none."""
@@ -3416,77 +3613,35 @@ class LargeNotesIndex(NotesIndex):
 
         for _ in range(2):
             try:
-                if self._base is None:
-                    self._base = _open_store(self.path)
-                    _update_store(self._base, self._listed, self._skipped, self.progress)
-                if not self._base.execute("SELECT 1 FROM sections").fetchone():
-                    raise ToolError(NOTHING_TO_READ)
-                return work(self._base)
+                if self._store is None:
+                    self._store = self._opened()
+                return work(self._store)
             except sqlite3.OperationalError as error:  # no FTS5, no right to write, locked for ever
                 raise OSError(str(error)) from error
             except sqlite3.DatabaseError:
                 self._discard()
         raise OSError("damaged again")
 
+    def _opened(self) -> NotesInStore:
+        base = _open_store(self.path)
+        try:
+            _update_store(base, self._listed, self._skipped, self.progress)
+            store = NotesInStore(base, self._skipped)
+            if not base.execute("SELECT 1 FROM sections").fetchone():
+                raise ToolError(NOTHING_TO_READ)
+            self._tell(store.notices)
+        except BaseException:
+            base.close()
+            raise
+        return store
+
     def _discard(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+        if self._store:
+            self._store.base.close()
+            self._store = None
         for end in ("", "-wal", "-shm"):
             with contextlib.suppress(OSError):
                 os.remove(self.path + end)
-
-    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
-        return lambda base: [Note(*row) for row in base.execute(query, values)]
-
-    @property
-    def sections(self) -> list[Note]:
-        """All sections in reading order. Of a large folder that is much: prefer search and find."""
-        return self._ask(self._notes("1"), lambda: super(LargeNotesIndex, self).sections)
-
-    @property
-    def notices(self) -> list[str]:
-        """What was skipped and why, one sentence each."""
-        stored = "SELECT notice FROM files WHERE notice <> '' ORDER BY name"
-        found = self._ask(
-            lambda base: [notice for notice, in base.execute(stored)],
-            lambda: super(LargeNotesIndex, self).notices,
-        )
-        return list(dict.fromkeys([*self._skipped, *found]))
-
-    def days(self) -> list[Note]:
-        """The files, each as the note of level 0 that stands for the whole."""
-        return self._ask(self._notes("s.level = 0"), super().days)
-
-    def _best(self, words, characters, top_k):
-        return self._ask(
-            lambda base: _stored_best(base, words, characters, top_k),
-            lambda: super(LargeNotesIndex, self)._best(words, characters, top_k),
-        )
-
-    def _called(self, name):
-        name = name.encode("utf-8", "replace").decode()  # half a character is in no database
-        address = _address(name)
-
-        def stored(base) -> list[Note]:
-            found = self._notes("s.section = ?", name)(base)
-            found = found or self._notes("instr(s.addresses, ?)", f" {address} ")(base)
-            if found or len(address) < 2:
-                return found
-            return self._notes("instr(s.titled, ?)", address)(base)
-
-        return self._ask(stored, lambda: super(LargeNotesIndex, self)._called(name))
-
-    def _after(self, note):
-        later = self._notes("s.name = ? AND s.line > ?", note.name, note.line)
-        return self._ask(later, lambda: super(LargeNotesIndex, self)._after(note))
-
-    def _nearest(self, name):
-        return self._ask(
-            lambda base: [note for note, _ in _stored_best(base, query_words(name), [], 3)],
-            lambda: super(LargeNotesIndex, self)._nearest(name),
-        )
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -49,7 +49,7 @@ def stored(folder, cache, **options):
 
 
 def is_stored(index):
-    return index._base is not None
+    return index._store is not None
 
 
 def ids(hits):
@@ -402,7 +402,7 @@ def test_a_missing_folder_is_named_as_such(tmp_path):
 def test_a_damaged_file_is_made_anew(folder, tmp_path, damage):
     first = stored(folder, tmp_path / "cache")
     expected = ids(first.search("梯度 检索"))
-    first._base.close()
+    first._store.base.close()
     path = pathlib.Path(first.path)
     path.write_bytes(damage(path.read_bytes()))
     large = stored(folder, tmp_path / "cache")
