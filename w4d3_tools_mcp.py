@@ -2698,20 +2698,20 @@ def _split_word(word: str) -> tuple[str, ...]:
     return tuple(part.lower() for part in ([word, *parts] if len(parts) > 1 else parts))
 
 
-def tokenize(text: str) -> list[str]:
-    """The words of a text in order, for documents and queries alike.
+def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) -> list[str]:
+    """The words of a text in order, for documents and queries alike; `latin` splits a Latin one.
 
     >>> tokenize("num_kv_heads 占显存，Llama3 §1.4")
     ['num', 'kv', 'heads', '占显', '显存', 'llama', '3', '1.4']
     """
-    words = []
+    words: list[str] = []
     for han, number, word in re.findall(WORDS, _fold(text)):
         if han:
             words += map(operator.add, han, han[1:]) if len(han) > 1 else [han]
         elif number:
             words.append(number.replace(",", ""))
         else:
-            words += _split_word(word)
+            words += latin(word)
     return words
 
 
@@ -2731,12 +2731,14 @@ def stem(word: str) -> str:
     return word
 
 
+@functools.lru_cache(maxsize=2**14)
+def _telling_parts(word: str) -> tuple[str, ...]:
+    return tuple(stem(part) for part in _split_word(word) if part not in STOP_WORDS)
+
+
 def content_words(text: str) -> list[str]:
     """The words of a text that say what it is about, stemmed."""
-    return [
-        stem(word) if word.isascii() else word
-        for word in tokenize(text) if word not in STOP_WORDS
-    ]
+    return tokenize(text, latin=_telling_parts)
 
 
 def query_words(text: str) -> list[str]:
@@ -2749,33 +2751,34 @@ def query_words(text: str) -> list[str]:
     return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
 
 
-def _one_slip_away(word: str) -> Iterator[str]:
-    """What was meant, if one letter of `word` is too many, missing, wrong or swapped."""
-    for at in range(len(word) + 1):
-        before, after = word[:at], word[at:]
-        yield before + after[1:]
-        yield before + after[1:2] + after[:1] + after[2:]
-        for letter in "abcdefghijklmnopqrstuvwxyz":
-            yield before + letter + after
-            yield before + letter + after[1:]
+def _slips(word: str) -> set[str]:
+    """What was meant, if a letter of `word` is too many, missing, wrong or swapped."""
+    cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
+    letters = ("", *"abcdefghijklmnopqrstuvwxyz")
+    return {
+        before + letter + rest
+        for before, after in cuts for letter in letters for rest in (after, after[1:])
+    } | {before + after[1:2] + after[:1] + after[2:] for before, after in cuts}
 
 
-def known_words(words: Iterable[str], count: Callable[[str], int]) -> list[str]:
+def known_words(
+    words: Iterable[str], count: Callable[[str], int], beginning: Callable[[str], Iterable[str]]
+) -> list[str]:
     """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
 
-    >>> known_words(["kvcach", "atention", "pizza"], {"kv": 9, "cach": 8, "attention": 7}.get)
-    ['kv', 'cach', 'attention', 'pizza']
+    count(word) says how many sections hold a word, beginning(letters) which words begin so: those
+    two letters must be right, since not every word of a large folder can be compared.
     """
     known: list[str] = []
     for word in words:
-        meant: Iterable[str] = [word]
-        if len(word) > 3 and word.isascii() and word.isalpha() and not count(word):
-            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
-            mended = max(_one_slip_away(word), key=lambda other: count(other) or 0)
-            meant = next((cut for cut in cuts if all(map(count, cut))), None) or (
-                [mended] if count(mended) else [word]
-            )
-        known += meant
+        if len(word) < 4 or not (word.isascii() and word.isalpha()) or count(word):
+            known.append(word)
+            continue
+        cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
+        similar = sorted(_slips(word).intersection(beginning(word[:2])))
+        known += next((cut for cut in cuts if all(map(count, cut))), None) or [
+            max(similar, key=count, default=word)
+        ]
     return known
 
 
@@ -3176,6 +3179,10 @@ class NotesInMemory:
         """How many sections hold a word."""
         return len(self._ranking.postings.get(word, ()))
 
+    def beginning(self, letters: str) -> Iterable[str]:
+        """All words of the notes that begin so."""
+        return (word for word in self._ranking.postings if word.startswith(letters))
+
     def best(self, words: list[str], characters: str, top_k: int) -> list[tuple[Note, float]]:
         """(section, score) of the sections that hold one of the words, best first."""
         matched = set().union(*(self._ranking.postings.get(word, ()) for word in words))
@@ -3316,7 +3323,7 @@ class NotesIndex:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
 
         def ranked(notes: Any) -> list[Hit]:
-            words = known_words(query_words(query), notes.count)
+            words = known_words(query_words(query), notes.count, notes.beginning)
             best = notes.best(words, _characters(query), top_k)
             return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
@@ -3498,6 +3505,10 @@ class NotesInStore:
     def _count(self, word: str) -> int:
         row = self.base.execute("SELECT doc FROM counts WHERE term = ?", (word,)).fetchone()
         return row[0] if row else 0
+
+    def beginning(self, letters: str) -> Iterable[str]:
+        query = "SELECT term FROM counts WHERE term BETWEEN ? AND ?"  # { comes after z
+        return (term for term, in self.base.execute(query, (letters, letters + "{")))
 
     def _notes(self, condition: str, *values: object) -> list[Note]:
         query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
