@@ -2775,7 +2775,7 @@ def known_words(
             known.append(word)
             continue
         cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
-        similar = sorted(_slips(word).intersection(beginning(word[:2])))
+        similar = sorted(set(map(stem, _slips(word))).intersection(beginning(word[:2])))
         known += next((cut for cut in cuts if all(map(count, cut))), None) or [
             max(similar, key=count, default=word)
         ]
@@ -3047,6 +3047,9 @@ DAY_ADDRESS = (
 )
 
 
+BARE_NUMBER = r"^(?:第|section )?\s*(\d+(?:\.\d+)+|\d+(?=\s*节?$))(?:\s*节|\s|$)"  # 1.4, 第1.4节
+
+
 @functools.lru_cache(maxsize=2**10)
 def _address(text: str) -> str:
     """What a reader wrote for a section, in the one form in which addresses are compared.
@@ -3060,7 +3063,7 @@ def _address(text: str) -> str:
         text = re.sub(CHINESE_DAY, r"week\1day\2", text)
     if "w" in text:
         text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
-    text = re.sub(r"^(?:第|section )?\s*(\d+(?:\.\d+)*)\s*节?$", r"§\1", text)
+    text = re.sub(BARE_NUMBER, r"§\1 ", text)
     return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
 
 
@@ -3071,7 +3074,7 @@ def _parts(address: str) -> tuple[str, str, str] | None:
         return None
     day, number = "".join(days), "".join(numbers)
     words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
-    return day, number, "" if day and number else words
+    return day, number, words if not (day and number) or re.search(r"\d", words) else ""
 
 
 # How much a word counts for, measured on the bundled notes: where it stands …
@@ -3661,7 +3664,7 @@ class LargeNotesIndex(NotesIndex):
 # The same four for demos, --ask and the MCP server. Signatures and docstrings are all there is:
 # schemas are generated from them and cannot drift. To add a tool, write one function.
 
-NOTES_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "notes")
+NOTES_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "notes")
 MOST_HITS = 20  # more than a model reads with care
 LARGEST = 10**9  # of any one factor of the KV cache; real models stay far below
 NOTE_CHARACTERS = 6000  # read_note returns whole sections

@@ -19,6 +19,7 @@ from w4d3_tools_mcp import (
     NotesInMemory,
     ToolError,
     content_words,
+    known_words,
     query_words,
     stem,
     tokenize,
@@ -279,6 +280,19 @@ def test_sections_know_their_number_line_and_own_text(notes):
         "KV Cache 占多少显存 (KV cache memory)",
         "kv cache",
         "占多少显存",
+        "1.4 KV Cache",
+        "§1.4 占多少显存",
+        "KV Cache占多少显存？（KV cache memory）",
+        "“KV Cache，占多少显存”",
+        "week1-day4 KV Cache",
+        "Week 1 Day 4 §1.4 KV Cache",
+        "Week 1 Day 4 §1.4.",
+        "（见 Week 1 Day 4 §1.4）",
+        "Week 1, Day 4, Section 1.4",
+        "week 01 day 04 1.4",
+        "week1－day4 §1．4",
+        "notes/week1-day4.md §1.4",
+        "notes\\week1-day4.md#1.4",
     ],
 )
 def test_one_section_has_many_names(notes, name):
@@ -286,7 +300,22 @@ def test_one_section_has_many_names(notes, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["week1-day4", "week1-day4.md", "Week 1 Day 4", "第1周第4天", "推理的账", "w1d4"]
+    "name",
+    [
+        "week1-day4",
+        "week1-day4.md",
+        "Week 1 Day 4",
+        "第1周第4天",
+        "推理的账",
+        "w1d4",
+        "week 1 day 4",
+        "notes/week1-day4.md",
+        "./week1-day4",
+        "/home/me/notes/week1-day4.md",
+        "..\\week1-day4.md",
+        "week1－day4",
+        "notes://week1-day4",
+    ],
 )
 def test_a_day_is_found_whole(notes, name):
     day = notes.find(name)
@@ -304,6 +333,37 @@ def test_a_section_is_found_with_its_subsections(notes):
         and "num_kv_heads" in text
         and "连续批处理" not in text
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "has", "lacks"),
+    [
+        ("Week 1 Day 4 §1–1.4", "Week 1 Day 4 §1–1.4", ["首字延迟", "### §1.4"], ["连续批处理"]),
+        ("Week 1 Day 4 §1.4-2", "Week 1 Day 4 §1.4–2", ["num_kv_heads", "## §2"], ["首字延迟"]),
+        ("week1-day4 §1.4 ～ §2", "Week 1 Day 4 §1.4–2", ["连续批处理"], ["6·N·D"]),
+        ("Ｗ２Ｄ１ §1至1.4", "Week 2 Day 1 §1–1.4", ["6·N·D", "## §1.4 数据墙"], ["KV"]),
+    ],
+)
+def test_several_sections_in_a_row_are_read_as_one(notes, name, section, has, lacks):
+    found = notes.find(name)
+    assert found.section == section
+    assert all(text in found.text for text in has) and not any(t in found.text for t in lacks)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Week 1 Day 4 §1.4–1.9", "Week 1 Day 4 §1.4"),
+        ("Week 1 Day 4 §2–1", "Week 1 Day 4"),
+        ("Week 1 Day 4 §1.4、Week 2 Day 1 §1", "Week 1 Day 4 §1.4"),
+        ("Week 1 Day 4 §1.4 和 §2", "Week 1 Day 4 §1.4"),
+        ("week1-day4 数据墙", "数据墙"),
+        ("§2 数据墙", "数据墙"),
+        ("1.4", "Week 2 Day 1 §1.4"),
+    ],
+)
+def test_what_is_no_one_section_says_the_nearest(notes, name, near):
+    assert near in refusal(notes.find, name).partition("相近的有")[2]
 
 
 def test_every_hit_can_be_read_by_its_id(notes):
@@ -366,6 +426,38 @@ def test_an_ambiguous_name_lists_what_it_could_mean(notes):
 )
 def test_search_finds_the_section(notes, query, section):
     assert notes.search(query)[0].note.section == section
+
+
+@pytest.mark.parametrize(
+    ("query", "section"),
+    [
+        ("kvcache", "Week 1 Day 4 §1.4"),
+        ("batchinng", "Week 1 Day 4 §2"),
+        ("memorry", "Week 1 Day 4 §1.4"),
+        ("prefil", "Week 1 Day 4 §1"),
+        ("preflil 阶段", "Week 1 Day 4 §1"),
+        ("为啥要 cashe 啊", "Week 1 Day 4 §1.4"),
+    ],
+)
+def test_slips_of_the_finger_and_run_together_words_are_understood(notes, query, section):
+    assert notes.search(query)[0].note.section == section
+
+
+@pytest.mark.parametrize("word", ["pizza", "memoize", "emmory", "kv", "缓春", "memoryyy"])
+def test_only_one_slip_after_two_right_letters_is_mended(word):
+    counts = {"kv": 9, "cach": 8, "memory": 7, "缓存": 6}
+
+    def counts_beginning(letters):
+        return [word for word in counts if word.startswith(letters)]
+
+    known = known_words([word], lambda w: counts.get(w, 0), counts_beginning)
+    assert known == [word]
+
+
+def test_a_latin_word_is_not_outvoted_by_pairs_of_characters(tmp_path):
+    text = "# T\n\n## 甲\n\nDPO 的失效\n\n## 乙\n\n模型输出变长\n\n## 丙\n\n无关的文字\n"
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    assert NotesIndex(str(tmp_path)).search("dpo 输出")[0].note.title == "甲"
 
 
 def test_a_search_for_something_else_finds_nothing(notes):
@@ -555,6 +647,10 @@ def test_links_never_lead_outside(hostile):
     assert [note.name for note in index.days()] == ["a", "inside", "nul", "sub/深层/b"]
     assert index.search("hunter2") == []
     assert any("leak.md" in notice and "外面" in notice for notice in index.notices)
+    assert [notice for notice in index.notices if "链接来的文件夹" in notice] == [
+        "跳过链接来的文件夹 loop",
+        "跳过链接来的文件夹 tree",
+    ]
 
 
 def test_a_folder_that_is_itself_a_link_is_fine(hostile):
@@ -595,6 +691,32 @@ def test_a_missing_or_empty_folder_says_how_to_give_one(tmp_path):
         for action, arguments in ((index.search, ["x"]), (index.find, ["x"]), (index.days, [])):
             message = refusal(action, *arguments)
             assert "--notes DIR" in message and str(tmp_path) not in message
+
+
+def test_a_missing_folder_can_be_found_out_before_anything_is_read(tmp_path):
+    assert "--notes DIR" in refusal(NotesIndex(str(tmp_path / "nowhere")).check)
+    (tmp_path / "file.md").write_text("# 甲\n\nx\n", encoding="utf-8")
+    assert "--notes DIR" in refusal(NotesIndex(str(tmp_path / "file.md")).check)
+    index = NotesIndex(str(tmp_path))
+    assert index.check() is None and "_memory" not in vars(index)
+
+
+def test_notices_are_told_once_when_the_notes_are_read(hostile):
+    told: list[str] = []
+    index = NotesIndex(str(hostile), notice=told.append)
+    assert told == []
+    index.search("attention")
+    index.find("a")
+    assert told == index.notices and any("gbk.md" in text for text in told)
+
+
+def test_of_very_many_notices_only_a_few_are_told_one_by_one(tmp_path):
+    (tmp_path / "a.md").write_text("# 甲\n\nx\n", encoding="utf-8")
+    for i in range(40):
+        (tmp_path / f"gbk{i:02}.md").write_bytes("国标".encode("gbk"))
+    told: list[str] = []
+    index = NotesIndex(str(tmp_path), notice=told.append)
+    assert len(index.notices) == 40 and len(told) == 6 and "35" in told[-1]
 
 
 def test_nothing_is_read_before_the_first_question_and_then_only_once(tmp_path):
