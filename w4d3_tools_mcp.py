@@ -2344,20 +2344,12 @@ def _power_bits(base: int, exponent: int, modulus: int = 0) -> float:
 
 
 def _product_bits(*factors: int) -> int:
-    return sum(factor.bit_length() for factor in factors)
+    return sum(map(int.bit_length, factors))
 
 
 def _falling_bits(n: int, k: int | None = None) -> int:
     """n · (n-1) · … has k factors (n of them in a factorial), none longer than n."""
     return (n if k is None else k) * n.bit_length()
-
-
-def _choose_bits(n: int, k: int) -> int:
-    return _falling_bits(n, min(k, n - k))  # generous, but it bounds the time as well
-
-
-def _round_bits(_: int, places: int = 0) -> float:
-    return 0 if abs(places) <= MAX_ROUND else math.inf
 
 
 OPERATORS = {
@@ -2380,25 +2372,25 @@ PLAIN = (
     " floor ceil trunc isqrt"
 )
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
-    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
     "ln": Operation(math.log),
+    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
     "deg": Operation(math.degrees),
     "rad": Operation(math.radians),
     "abs": Operation(abs),
     "int": Operation(int),
     "float": Operation(float),
-    "round": Operation(round, 1, 2, bits=_round_bits),
-    "pow": Operation(pow, 2, 3, bits=_power_bits),
+    "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
+    "pow": Operation(pow, 2, 3, _power_bits),
     "fmod": Operation(math.fmod, 2, 2),
     "atan2": Operation(math.atan2, 2, 2),
     "hypot": Operation(math.hypot, 1, MANY),
     "min": Operation(min, 2, MANY),
     "max": Operation(max, 2, MANY),
     "gcd": Operation(math.gcd, 1, MANY),
-    "lcm": Operation(math.lcm, 1, MANY, bits=_product_bits),
+    "lcm": Operation(math.lcm, 1, MANY, _product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
-    "comb": Operation(math.comb, 2, 2, bits=_choose_bits),
-    "perm": Operation(math.perm, 1, 2, bits=_falling_bits),
+    "perm": Operation(math.perm, 1, 2, _falling_bits),
+    "comb": Operation(math.comb, 2, 2, lambda n, k: _falling_bits(n, min(k, n - k))),
 }
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
@@ -2458,7 +2450,11 @@ MALFORMED = (
     (r"[\d)]\s*(?:(?:pi|e|tau)\b|\w*\()", "乘号不能省略，2(3+4) 写 2*(3+4)"),
     (r"\d\s*[A-Za-z]", "单位和变量去掉，只写数，10km 写 10"),
     (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
+    ("", "缺运算符、数字或括号"),
 )
+
+
+TOO_DEEP = "算式嵌套太深，请分几步算"
 
 
 def _syntax_hint(text: str, table: tuple) -> str | None:
@@ -2490,14 +2486,10 @@ def _normalize(text: str) -> str:
 
 
 def _check_brackets(text: str) -> None:
-    depth = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if depth > MAX_DEPTH:
-            raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
-        if depth < 0:
-            break
-    if depth:
+    depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
+    if max(depths) > MAX_DEPTH:
+        raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
+    if min(depths) < 0 or depths[-1]:
         raise ToolError("括号不配对，请检查左右括号")
 
 
@@ -2510,10 +2502,9 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
-        hint = _syntax_hint(text, MALFORMED) or "缺运算符、数字或括号"
-        raise ToolError(f"算式写得不对：{hint}") from None
+        raise ToolError(f"算式写得不对：{_syntax_hint(text, MALFORMED)}") from None
     except (MemoryError, RecursionError):
-        raise ToolError("算式嵌套太深，请分几步算") from None
+        raise ToolError(TOO_DEEP) from None
 
 
 TOO_LARGE = "数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308"
@@ -2585,8 +2576,8 @@ def _math_function(name: str, count: int) -> Operation:
     operation = FUNCTIONS[name]
     least, most = operation.least, operation.most
     if not least <= count <= most:
-        wanted = [least, "更多"] if most == MANY else range(least, most + 1)
-        raise ToolError(f"{name} 应有 {' 或 '.join(map(str, wanted))} 个参数，收到 {count} 个")
+        wanted = f"{least} 或 更多" if most == MANY else " 或 ".join(map(str, range(least, most + 1)))
+        raise ToolError(f"{name} 应有 {wanted} 个参数，收到 {count} 个")
     return operation
 
 
@@ -2595,24 +2586,21 @@ def _evaluate(node: ast.expr) -> int | float | bool:
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):  # type(True) is bool
             return _bounded(value)
-        case ast.BinOp():
+        case ast.BinOp(op=op) if type(op) in OPERATORS:
             # 1+1+1+… is a chain that leans to the left: walked down, it costs no recursion.
             steps = []
             while isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
                 steps.append(node)
                 node = node.left
-            if steps:
-                value = _evaluate(node)
-                for step in reversed(steps):
-                    name, operation = OPERATORS[type(step.op)]
-                    value = _apply(name, operation, [value, _evaluate(step.right)])
-                return value
+            value = _evaluate(node)
+            for step in reversed(steps):
+                value = _apply(*OPERATORS[type(step.op)], [value, _evaluate(step.right)])
+            return value
         case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
             return SIGNS[type(op)](_evaluate(operand))
         case ast.Call(func=func, args=args, keywords=[]) if ast.Starred not in map(type, args):
             name = _identifier(func)
-            operation = _math_function(name, len(args))
-            return _apply(name, operation, [_evaluate(arg) for arg in args])
+            return _apply(name, _math_function(name, len(args)), [*map(_evaluate, args)])
         case ast.Call():
             raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
         case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
@@ -2643,11 +2631,10 @@ def safe_eval(text: str) -> int | float | bool:
     Raises:
         ToolError: one Chinese line that says what to write instead.
     """
-    tree = _parse(text)
     try:
-        return _evaluate(tree)
+        return _evaluate(_parse(text))
     except RecursionError:
-        raise ToolError("算式嵌套太深，请分几步算") from None
+        raise ToolError(TOO_DEEP) from None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
