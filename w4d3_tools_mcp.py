@@ -2576,8 +2576,8 @@ def _math_function(name: str, count: int) -> Operation:
     operation = FUNCTIONS[name]
     least, most = operation.least, operation.most
     if not least <= count <= most:
-        wanted = f"{least} 或 更多" if most == MANY else " 或 ".join(map(str, range(least, most + 1)))
-        raise ToolError(f"{name} 应有 {wanted} 个参数，收到 {count} 个")
+        wanted = [least, "更多"] if most == MANY else range(least, most + 1)
+        raise ToolError(f"{name} 应有 {' 或 '.join(map(str, wanted))} 个参数，收到 {count} 个")
     return operation
 
 
@@ -2738,6 +2738,9 @@ def query_words(text: str) -> list[str]:
     return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
 
 
+MOST_PAIRS = 200  # of characters that one character is looked for in
+
+
 def _slips(word: str) -> set[str]:
     """What was meant, if a letter of `word` is too many, missing, wrong or swapped."""
     cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
@@ -2748,24 +2751,24 @@ def _slips(word: str) -> set[str]:
     } | {before + after[1:2] + after[:1] + after[2:] for before, after in cuts}
 
 
-def known_words(
-    words: Iterable[str], count: Callable[[str], int], beginning: Callable[[str], Iterable[str]]
-) -> list[str]:
+def known_words(words: Iterable[str], notes: Any) -> list[str]:
     """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
 
-    count(word) says how many sections hold a word, beginning(letters) which words begin so: those
-    two letters must be right, since not every word of a large folder can be compared.
+    Only words that begin with the same two letters are compared, since a large folder has too many.
+    A Chinese character that stands alone is looked for in every pair.
     """
     known: list[str] = []
     for word in words:
-        if len(word) < 4 or not (word.isascii() and word.isalpha()) or count(word):
+        if len(word) == 1 and not word.isascii():
+            known += sorted(notes.terms("", word))[:MOST_PAIRS]
+        elif len(word) < 4 or not (word.isascii() and word.isalpha()) or notes.count(word):
             known.append(word)
-            continue
-        cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
-        similar = sorted(set(map(stem, _slips(word))).intersection(beginning(word[:2])))
-        known += next((cut for cut in cuts if all(map(count, cut))), None) or [
-            max(similar, key=count, default=word)
-        ]
+        else:
+            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
+            similar = sorted(set(map(stem, _slips(word))).intersection(notes.terms(word[:2])))
+            known += next((cut for cut in cuts if all(map(notes.count, cut))), None) or [
+                max(similar, key=notes.count, default=word)
+            ]
     return known
 
 
@@ -3064,52 +3067,33 @@ def _parts(address: str) -> tuple[str, str, str] | None:
     return day, number, words if not (day and number) or re.search(r"\d", words) else ""
 
 
-# How much a word counts for, measured on the bundled notes: where it stands …
-TITLE_WEIGHT = 3.0
-ABOVE_WEIGHT = 1.0  # in a heading further up, or in the section's id
-TEXT_WEIGHT = 1.0
-FIELD_WEIGHTS = (TITLE_WEIGHT, ABOVE_WEIGHT, TEXT_WEIGHT)
-# … and what it is. A single character says little, but decides between sections with equal words.
-CHARACTER_WEIGHT = 0.2
-# A Chinese word is two pairs of characters, or three; as one, a Latin word would be outvoted.
+# How much a word counts for, measured on the bundled notes: in the heading, in all other text …
+FIELD_WEIGHTS = (3.0, 1.0)
+# … and in the query: a Chinese word is two pairs of characters, or three; as one, a Latin word
+# would be outvoted.
 LATIN_WEIGHT = 2.0
 # A few words of opening must not lead over the sections that they introduce.
 OPENING_WEIGHT = 0.5
 
 
-def _characters(text: str) -> str:
-    return re.sub(f"[^{HAN}]+", "", text)
-
-
-def _asked(words: list[str], characters: str) -> dict[str, float]:
+def _asked(words: Iterable[str]) -> dict[str, float]:
     """What a query asks for, and how much each word of it counts."""
-    latin = {word: LATIN_WEIGHT for word in words if word.isascii() and word.isalpha()}
-    return dict.fromkeys([*words, *characters], 1.0) | latin
+    return {word: LATIN_WEIGHT if word.isascii() and word.isalpha() else 1.0 for word in words}
 
 
-class Placed(NamedTuple):
-    """A section as it is ranked: the texts of its three fields, and how much all of it counts."""
-
-    note: Note
-    texts: tuple[str, str, str]  # heading, its id with the headings above it, text
-    scale: float
-
-    def fields(self) -> list[tuple[float, list[str], str]]:
-        """(weight, words, characters) of each text."""
-        return [
-            (weight * self.scale, content_words(text), _characters(text))
-            for weight, text in zip(FIELD_WEIGHTS, self.texts)
-        ]
-
-
-def _placed(notes: list[Note]) -> Iterator[Placed]:
+def _placed(notes: list[Note]) -> Iterator[tuple[Note, list[tuple[list[str], float]]]]:
+    """Each section with its fields, that is (words, weight) of its heading and of all other text:
+    its id, the headings above it, and its own."""
     above: list[Note] = []  # the headings that the current section stands under
     for note, after in zip(notes, [*notes[1:], None]):
         above = [upper for upper in above if upper.level < note.level]
         is_opening = note.level == 0 and after is not None and after.level > 0
-        context = " ".join([note.section, *(upper.title for upper in above)])
-        texts = (note.heading, context, note.text)
-        yield Placed(note, texts, OPENING_WEIGHT if is_opening else 1.0)
+        scale = OPENING_WEIGHT if is_opening else 1.0
+        text = " ".join([note.section, *(upper.title for upper in above), note.text])
+        yield note, [
+            (content_words(field), weight * scale)
+            for field, weight in zip((note.heading, text), FIELD_WEIGHTS)
+        ]
         above.append(note)
 
 
@@ -3148,13 +3132,7 @@ class NotesInMemory:
 
     @functools.cached_property
     def _ranking(self) -> BM25:
-        return BM25(
-            weigh_fields(*(
-                part for weight, words, characters in placed.fields()
-                for part in ((words, weight), (characters, weight * CHARACTER_WEIGHT))
-            ))
-            for placed in _placed(self.sections)
-        )
+        return BM25(weigh_fields(*fields) for _, fields in _placed(self.sections))
 
     @functools.cached_property
     def _addresses(self) -> dict[str, list[Note]]:
@@ -3169,20 +3147,14 @@ class NotesInMemory:
         """How many sections hold a word."""
         return len(self._ranking.postings.get(word, ()))
 
-    def beginning(self, letters: str) -> Iterable[str]:
-        """All words of the notes that begin so."""
-        return (word for word in self._ranking.postings if word.startswith(letters))
+    def terms(self, start: str, part: str = "") -> list[str]:
+        """All words of the notes that begin so and hold that part."""
+        return [term for term in self._ranking.postings if term.startswith(start) and part in term]
 
-    def best(self, words: list[str], characters: str, top_k: int) -> list[tuple[Note, float]]:
+    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
         """(section, score) of the sections that hold one of the words, best first."""
-        matched = set().union(*(self._ranking.postings.get(word, ()) for word in words))
-        ranked = self._ranking.search(_asked(words, characters), len(self.sections))
-        best = [hit for hit in ranked if hit[0] in matched][:top_k]
-        return [(self.sections[position], score) for position, score in best]
-
-    def days(self) -> list[Note]:
-        """The files, each as the note of level 0 that stands for the whole."""
-        return [note for note in self.sections if note.level == 0]
+        ranked = self._ranking.search(_asked(words), top_k)
+        return [(self.sections[position], score) for position, score in ranked]
 
     def called(self, section: str, address: str) -> list[Note]:
         """The sections with this id, else those at this address."""
@@ -3263,10 +3235,6 @@ class NotesIndex:
         self._lock = threading.RLock()
         self._skipped: list[str] = []  # what was found out before the notes were read
 
-    def check(self) -> None:
-        """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
-        check_notes_folder(self.folder)
-
     @functools.cached_property
     def _memory(self) -> NotesInMemory:
         memory = NotesInMemory.of_folder(self.folder)
@@ -3297,10 +3265,6 @@ class NotesIndex:
         """What was skipped and why, one sentence each."""
         return self._ask(operator.attrgetter("notices"))
 
-    def days(self) -> list[Note]:
-        """The files, each as the note of level 0 that stands for the whole day."""
-        return self._ask(operator.methodcaller("days"))
-
     def search(self, query: str, top_k: int = 5) -> list[Hit]:
         """The best sections for a question in Chinese or English, best first; [] if no word fits.
 
@@ -3313,8 +3277,8 @@ class NotesIndex:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
 
         def ranked(notes: Any) -> list[Hit]:
-            words = known_words(query_words(query), notes.count, notes.beginning)
-            best = notes.best(words, _characters(query), top_k)
+            words = known_words(query_words(query), notes)
+            best = notes.best(words, top_k)
             return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
         return self._ask(ranked)
@@ -3337,7 +3301,7 @@ class NotesIndex:
                 return _joined(notes, *meant[0])
             near = [first for first, _ in meant] or [
                 *notes.near(_address(name)),
-                *(note for note, _ in notes.best(query_words(name), "", 3)),
+                *(note for note, _ in notes.best(query_words(name), 3)),
             ]
             shown = list(dict.fromkeys(f"{note.section} {note.title}" for note in near))[:5]
             reason = "有好几节符合" if meant else "没有这一节"
@@ -3369,19 +3333,19 @@ STORE_TABLES = """
         name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
         length REAL, notice TEXT);
     CREATE TABLE IF NOT EXISTS sections(
-        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL, length REAL, context TEXT,
+        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL, length REAL,
         name TEXT, section TEXT, title TEXT, line INTEGER, text TEXT, level INTEGER, number TEXT);
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
-        heading, context, text, characters, tokenize = "ascii tokenchars '.'");
+        heading, text, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
 """
 NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
 PROPOSED = f"""
-    SELECT s.scale, s.length, s.context, w.heading, w.context, w.text, {NOTE_COLUMNS}
+    SELECT s.scale, s.length, w.heading, w.text, {NOTE_COLUMNS}
     FROM words AS w JOIN sections AS s ON s.id = w.rowid
     WHERE w.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
-        ORDER BY bm25(words, {TITLE_WEIGHT}, {ABOVE_WEIGHT}, {TEXT_WEIGHT}, 0) LIMIT ?)
+        ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
 """
 
 
@@ -3414,21 +3378,14 @@ def _open_store(path: str):
     return base
 
 
-def _store_section(base, id: int, placed: Placed) -> float:
+def _store_section(base, id: int, note: Note, fields: list[tuple[list[str], float]]) -> float:
     """Put one section into the store; returns its weighted length as BM25 counts it."""
-    note, fields = placed.note, placed.fields()
-    weights, words, characters = zip(*fields)
-    length = sum(
-        weight * (len(has) + CHARACTER_WEIGHT * len(single)) for weight, has, single in fields
-    )
-    addresses = f" {' '.join(_addresses_of(note))} "
-    row = (
-        id, addresses, _address(note.title), placed.scale, length, placed.texts[1], *note,
-    )
+    length = sum(weight * len(words) for words, weight in fields)
+    scale = fields[-1][1]
+    row = (id, f" {' '.join(_addresses_of(note))} ", _address(note.title), scale, length, *note)
     base.execute(f"INSERT INTO sections VALUES ({', '.join('?' * len(row))})", row)
-    row = (id, *map(" ".join, words), " ".join(set().union(*characters)))
-    columns = "rowid, heading, context, text, characters"
-    base.execute(f"INSERT INTO words({columns}) VALUES (?, ?, ?, ?, ?)", row)
+    row = (id, *(" ".join(words) for words, _ in fields))
+    base.execute("INSERT INTO words(rowid, heading, text) VALUES (?, ?, ?)", row)
     return length
 
 
@@ -3444,7 +3401,7 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
         notice = str(error)
     first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
     placed = enumerate(_placed(notes), first)
-    length = sum(_store_section(base, id, section) for id, section in placed)
+    length = sum(_store_section(base, id, *section) for id, section in placed)
     row = (name, *stamp, first, first + len(notes), length, notice)
     base.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
@@ -3496,9 +3453,9 @@ class NotesInStore:
         row = self.base.execute("SELECT doc FROM counts WHERE term = ?", (word,)).fetchone()
         return row[0] if row else 0
 
-    def beginning(self, letters: str) -> Iterable[str]:
-        query = "SELECT term FROM counts WHERE term BETWEEN ? AND ?"  # { comes after z
-        return (term for term, in self.base.execute(query, (letters, letters + "{")))
+    def terms(self, start: str, part: str = "") -> list[str]:
+        query = "SELECT term FROM counts WHERE term BETWEEN ? AND ? AND instr(term, ?)"
+        return [term for term, in self.base.execute(query, (start, start + "\U0010ffff", part))]
 
     def _notes(self, condition: str, *values: object) -> list[Note]:
         query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
@@ -3512,9 +3469,6 @@ class NotesInStore:
     def notices(self) -> list[str]:
         rows = self.base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
         return [*self._skipped, *(notice for notice, in rows)]
-
-    def days(self) -> list[Note]:
-        return self._notes("s.level = 0")
 
     def called(self, section: str, address: str) -> list[Note]:
         section = section.encode("utf-8", "replace").decode()  # half a character is in no database
@@ -3532,32 +3486,30 @@ class NotesInStore:
     def near(self, address: str) -> list[Note]:
         return []  # comparing with every address would take seconds
 
-    def best(self, words: list[str], characters: str, top_k: int) -> list[tuple[Note, float]]:
+    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
         totals = "SELECT SUM(last - first), SUM(length) FROM files"
         sections, length = self.base.execute(totals).fetchone()
-        singles = set(characters)
         telling = {
-            term: weight * inverse_frequency(sections, self.count(term))
-            for term, weight in _asked(words, characters).items()
+            word: weight * inverse_frequency(sections, self.count(word))
+            for word, weight in _asked(words).items() if self.count(word)
         }
-        rare = [word for word in words if 0 < self.count(word) <= max(COMMON, sections // 10)]
+        rare = [word for word in telling if self.count(word) <= max(COMMON, sections // 10)]
 
         def scored(row: tuple) -> tuple[Note, float]:
-            scale, size, context, *stored = row[:6]
-            note = Note(*row[6:])
+            scale, size, heading, text = row[:4]
+            heading, text = heading.split(), text.split()
             damping = K1 * (1 - B + B * size * sections / length)
-            lists, texts = [text.split() for text in stored], (note.heading, context, note.text)
             score = 0.0
-            for term, tells in telling.items():
-                n = sum(map(operator.mul, FIELD_WEIGHTS, (has.count(term) for has in lists)))
-                if term in singles:
-                    single = (text.count(term) for text in texts)
-                    n += CHARACTER_WEIGHT * sum(map(operator.mul, FIELD_WEIGHTS, single))
-                score += tells * scale * n * (K1 + 1) / (scale * n + damping)
-            return note, score
+            for word, tells in telling.items():
+                counts = heading.count(word), text.count(word)
+                n = scale * sum(map(operator.mul, FIELD_WEIGHTS, counts))
+                score += tells * n * (K1 + 1) / (n + damping)
+            return Note(*row[4:]), score
 
-        match = " OR ".join(f'"{word}"' for word in rare or words)  # quoted: no word is an operator
-        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if words else ()
+        if not telling:
+            return []
+        match = " OR ".join(f'"{word}"' for word in rare or telling)  # quoted: none is an operator
+        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k)))
         hits = sorted(map(scored, found), key=lambda hit: (-hit[1], hit[0].name, hit[0].line))
         return hits[:top_k]
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from w4d3_tools_mcp import (
     NotesIndex,
     NotesInMemory,
     ToolError,
+    check_notes_folder,
     content_words,
     known_words,
     query_words,
@@ -235,6 +237,10 @@ def notes(tmp_path):
     return NotesIndex(str(tmp_path))
 
 
+def days_of(index):
+    return [note.name for note in index.sections if note.level == 0]
+
+
 def refusal(action, *arguments) -> str:
     with pytest.raises(ToolError) as caught:
         action(*arguments)
@@ -255,7 +261,7 @@ def test_sections_know_their_number_line_and_own_text(notes):
     ]
     assert notes.sections[0].text == "公式后面会反复用到。"
     assert notes.sections[1].text.endswith("## §9 也不是\n```")
-    assert [note.name for note in notes.days()] == ["week1-day4", "week2-day1"]
+    assert days_of(notes) == ["week1-day4", "week2-day1"]
 
 
 @pytest.mark.parametrize(
@@ -447,10 +453,10 @@ def test_slips_of_the_finger_and_run_together_words_are_understood(notes, query,
 def test_only_one_slip_after_two_right_letters_is_mended(word):
     counts = {"kv": 9, "cach": 8, "memory": 7, "缓存": 6}
 
-    def counts_beginning(letters):
-        return [word for word in counts if word.startswith(letters)]
+    def terms(start, part=""):
+        return [word for word in counts if word.startswith(start) and part in word]
 
-    known = known_words([word], lambda w: counts.get(w, 0), counts_beginning)
+    known = known_words([word], SimpleNamespace(count=lambda w: counts.get(w, 0), terms=terms))
     assert known == [word]
 
 
@@ -622,7 +628,7 @@ def hostile(tmp_path):
 
 def test_only_readable_markdown_below_the_folder_is_read(hostile):
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["a", "nul", "sub/深层/b"]
+    assert days_of(index) == ["a", "nul", "sub/深层/b"]
     assert any("gbk.md" in notice and "UTF-8" in notice for notice in index.notices)
     assert any("huge.md" in notice for notice in index.notices)
     assert not any(str(hostile) in notice for notice in index.notices)
@@ -644,7 +650,7 @@ def test_links_never_lead_outside(hostile):
     symlink(hostile / "dangling.md", hostile / "gone")
     symlink(hostile / "inside.md", hostile / "a.md")
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["a", "inside", "nul", "sub/深层/b"]
+    assert days_of(index) == ["a", "inside", "nul", "sub/深层/b"]
     assert index.search("hunter2") == []
     assert any("leak.md" in notice and "外面" in notice for notice in index.notices)
     assert [notice for notice in index.notices if "链接来的文件夹" in notice] == [
@@ -681,24 +687,23 @@ def test_a_file_that_vanishes_or_is_closed_to_us_is_skipped(hostile, monkeypatch
 
     monkeypatch.setattr(builtins, "open", vanishing)
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["nul", "sub/深层/b"]
+    assert days_of(index) == ["nul", "sub/深层/b"]
     assert any("a.md" in notice for notice in index.notices)
 
 
 def test_a_missing_or_empty_folder_says_how_to_give_one(tmp_path):
     for folder in (tmp_path / "nowhere", tmp_path):
         index = NotesIndex(str(folder))
-        for action, arguments in ((index.search, ["x"]), (index.find, ["x"]), (index.days, [])):
+        for action, arguments in ((index.search, ["x"]), (index.find, ["x"]), (days_of, [index])):
             message = refusal(action, *arguments)
             assert "--notes DIR" in message and str(tmp_path) not in message
 
 
 def test_a_missing_folder_can_be_found_out_before_anything_is_read(tmp_path):
-    assert "--notes DIR" in refusal(NotesIndex(str(tmp_path / "nowhere")).check)
+    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "nowhere"))
     (tmp_path / "file.md").write_text("# 甲\n\nx\n", encoding="utf-8")
-    assert "--notes DIR" in refusal(NotesIndex(str(tmp_path / "file.md")).check)
-    index = NotesIndex(str(tmp_path))
-    assert index.check() is None and "_memory" not in vars(index)
+    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "file.md"))
+    assert check_notes_folder(str(tmp_path)) is None
 
 
 def test_notices_are_told_once_when_the_notes_are_read(hostile):
