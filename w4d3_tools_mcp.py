@@ -2999,8 +2999,6 @@ def _unreadable(name: str) -> str:
 
 
 NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
-
-
 MAX_QUERY = 1_000  # characters
 SNIPPET_WIDTH = 160  # characters
 SNIPPET_MATCHES = 100  # places looked at in one section; a page of data may have thousands
@@ -3035,8 +3033,6 @@ DAY_ADDRESS = (
     r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)(?:\.md\b)?"  # Week 1 Day 4, w1d4
     r"(?:(?:[\s,:#§第.-]|section)*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
 )
-
-
 BARE_NUMBER = r"^(?:第|section )?\s*(\d+(?:\.\d+)+|\d+(?=\s*节?$))(?:\s*节|\s|$)"  # 1.4, 第1.4节
 
 
@@ -3057,21 +3053,11 @@ def _address(text: str) -> str:
     return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
 
 
-def _parts(address: str) -> tuple[str, str, str] | None:
-    """(day, number, other words) of an address; None if it names two days or two numbers."""
-    days, numbers = re.findall(r"week\d+day\d+", address), re.findall(r"§([\d.]+)", address)
-    if len(days) > 1 or len(numbers) > 1:
-        return None
-    day, number = "".join(days), "".join(numbers)
-    words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
-    return day, number, words if not (day and number) or re.search(r"\d", words) else ""
-
-
 # How much a word counts for, measured on the bundled notes: in the heading, in all other text …
-FIELD_WEIGHTS = (3.0, 1.0)
+FIELD_WEIGHTS = (4.0, 1.0)
 # … and in the query: a Chinese word is two pairs of characters, or three; as one, a Latin word
 # would be outvoted.
-LATIN_WEIGHT = 2.0
+LATIN_WEIGHT = 1.5
 # A few words of opening must not lead over the sections that they introduce.
 OPENING_WEIGHT = 0.5
 
@@ -3111,24 +3097,8 @@ def _addresses_of(note: Note) -> list[str]:
 class NotesInMemory:
     """The sections of a folder, ranked and looked up without any file."""
 
-    def __init__(self, sections: list[Note], notices: Iterable[str] = ()):
-        self.sections, self.notices = sections, list(notices)
-
-    @classmethod
-    def of_folder(cls, folder: str) -> NotesInMemory:
-        """All that can be read of it. Raises ToolError if there is no such folder, or nothing."""
-        sections: list[Note] = []
-        notices: list[str] = []
-        for name, path in _markdown_files(folder, notices):
-            try:
-                sections += _read_file(name, path)
-            except ToolError as notice:
-                notices.append(str(notice))
-            except OSError:
-                notices.append(_unreadable(name))
-        if not sections:
-            raise ToolError(NOTHING_TO_READ)
-        return cls(_with_unique_sections(sections), notices)
+    def __init__(self, sections: list[Note], notices: Sequence[str] = ()):
+        self.sections, self.notices = sections, notices
 
     @functools.cached_property
     def _ranking(self) -> BM25:
@@ -3189,12 +3159,15 @@ def _called(notes: Any, name: str) -> list[Note]:
     """The sections that a name may mean: its id, its address, or what the parts of it say."""
     for form in dict.fromkeys((name, re.split(r"[/\\]", name)[-1])):  # notes/week1-day4.md
         address = _address(form)
-        parts = _parts(address)
-        found = notes.called(form, address)
-        if not found and parts and (parts[1] or len(parts[2]) > 1):
-            found = notes.like(*parts)
-        if found:
+        if found := notes.called(form, address):
             return found
+        days, numbers = re.findall(r"week\d+day\d+", address), re.findall(r"§([\d.]+)", address)
+        words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
+        if days and numbers and not re.search(r"\d", words):
+            words = ""  # they name the section; what else stands there says no more
+        if len(days) < 2 and len(numbers) < 2 and (numbers or len(words) > 1):
+            if found := notes.like("".join(days), "".join(numbers), words):
+                return found
     return []
 
 
@@ -3237,10 +3210,18 @@ class NotesIndex:
 
     @functools.cached_property
     def _memory(self) -> NotesInMemory:
-        memory = NotesInMemory.of_folder(self.folder)
-        memory.notices[:0] = self._skipped
-        self._tell(memory.notices)
-        return memory
+        sections, notices = [], [*self._skipped]
+        for name, path in _markdown_files(self.folder, notices):
+            try:
+                sections += _read_file(name, path)
+            except ToolError as notice:
+                notices.append(str(notice))
+            except OSError:
+                notices.append(_unreadable(name))
+        if not sections:
+            raise ToolError(NOTHING_TO_READ)
+        self._tell(notices)
+        return NotesInMemory(_with_unique_sections(sections), notices)
 
     def _ask(self, work: Callable[[Any], Any]) -> Any:
         """work(notes), which are read now if they were not yet."""
@@ -3333,7 +3314,7 @@ STORE_TABLES = """
         name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
         length REAL, notice TEXT);
     CREATE TABLE IF NOT EXISTS sections(
-        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL, length REAL,
+        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL,
         name TEXT, section TEXT, title TEXT, line INTEGER, text TEXT, level INTEGER, number TEXT);
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
@@ -3342,7 +3323,7 @@ STORE_TABLES = """
 """
 NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
 PROPOSED = f"""
-    SELECT s.scale, s.length, w.heading, w.text, {NOTE_COLUMNS}
+    SELECT s.scale, w.heading, w.text, {NOTE_COLUMNS}
     FROM words AS w JOIN sections AS s ON s.id = w.rowid
     WHERE w.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
         ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
@@ -3378,20 +3359,13 @@ def _open_store(path: str):
     return base
 
 
-def _store_section(base, id: int, note: Note, fields: list[tuple[list[str], float]]) -> float:
-    """Put one section into the store; returns its weighted length as BM25 counts it."""
-    length = sum(weight * len(words) for words, weight in fields)
-    scale = fields[-1][1]
-    row = (id, f" {' '.join(_addresses_of(note))} ", _address(note.title), scale, length, *note)
-    base.execute(f"INSERT INTO sections VALUES ({', '.join('?' * len(row))})", row)
-    row = (id, *(" ".join(words) for words, _ in fields))
-    base.execute("INSERT INTO words(rowid, heading, text) VALUES (?, ?, ?)", row)
-    return length
+def _insert(base, table: str, *values: object) -> None:
+    base.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
 
 def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
     """Read one file into the store. One that is no notes keeps its notice instead of sections."""
-    notes, notice = [], ""
+    notes, notice, length = [], "", 0.0
     try:
         notes = _read_file(name, path)
         day = "SELECT 1 FROM sections WHERE section = ?"
@@ -3400,10 +3374,12 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
     except ToolError as error:
         notice = str(error)
     first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
-    placed = enumerate(_placed(notes), first)
-    length = sum(_store_section(base, id, *section) for id, section in placed)
-    row = (name, *stamp, first, first + len(notes), length, notice)
-    base.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    for id, (note, fields) in enumerate(_placed(notes), first):
+        length += sum(weight * len(words) for words, weight in fields)
+        known_as, scale = f" {' '.join(_addresses_of(note))} ", fields[-1][1]
+        _insert(base, "sections", id, known_as, _address(note.title), scale, *note)
+        _insert(base, "words(rowid, heading, text)", id, *(" ".join(words) for words, _ in fields))
+    _insert(base, "files", name, *stamp, first, first + len(notes), length, notice)
 
 
 def _forget_file(base, name: str) -> None:
@@ -3496,15 +3472,14 @@ class NotesInStore:
         rare = [word for word in telling if self.count(word) <= max(COMMON, sections // 10)]
 
         def scored(row: tuple) -> tuple[Note, float]:
-            scale, size, heading, text = row[:4]
-            heading, text = heading.split(), text.split()
+            scale, fields = row[0], [text.split() for text in row[1:3]]
+            score, size = 0.0, scale * sum(map(operator.mul, FIELD_WEIGHTS, map(len, fields)))
             damping = K1 * (1 - B + B * size * sections / length)
-            score = 0.0
             for word, tells in telling.items():
-                counts = heading.count(word), text.count(word)
+                counts = (words.count(word) for words in fields)
                 n = scale * sum(map(operator.mul, FIELD_WEIGHTS, counts))
                 score += tells * n * (K1 + 1) / (n + damping)
-            return Note(*row[4:]), score
+            return Note(*row[3:]), score
 
         if not telling:
             return []
