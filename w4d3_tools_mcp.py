@@ -2374,11 +2374,8 @@ PLAIN = (
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "ln": Operation(math.log),
     "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
-    "deg": Operation(math.degrees),
-    "rad": Operation(math.radians),
-    "abs": Operation(abs),
-    "int": Operation(int),
-    "float": Operation(float),
+    **{"deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs)},
+    **{"int": Operation(int), "float": Operation(float)},
     "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
     "pow": Operation(pow, 2, 3, _power_bits),
     "fmod": Operation(math.fmod, 2, 2),
@@ -2870,14 +2867,6 @@ NUMBERED = r"§\s*(\d+(?:\.\d+)*)[.、:：]?\s*(.*)"
 DAY_TITLE = r"(?i)week\s*(\d+)\s*day\s*(\d+)[\s·:：|—–-]*(.*)"
 
 
-def _front_matter_end(lines: list[str]) -> int:
-    """How many lines a YAML head takes; a lone --- is a rule across the page, not a head."""
-    if lines[0].rstrip() != "---":
-        return 0
-    ends = (i for i, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "..."))
-    return next(ends, 0)
-
-
 def _heading_text(written: str) -> str:
     """The words of a heading without the closing #s it may have; the one of "C#" stays."""
     text = written.rstrip()
@@ -2894,8 +2883,9 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
     lines = text.split("\n")
     parts: list[tuple[int, int, str, list[str]]] = [(1, 0, "", [])]
     fence = ""
-    skipped = _front_matter_end(lines)
-    for number, line in enumerate(lines[skipped:], skipped + 1):
+    ends = (i for i, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "..."))
+    head = next(ends, 0) if lines[0].rstrip() == "---" else 0  # YAML; a lone --- is a rule
+    for number, line in enumerate(lines[head:], head + 1):
         mark = re.match(FENCE, line)
         if fence:
             if mark and mark[1].startswith(fence) and not mark[2].strip():
@@ -3105,13 +3095,8 @@ class NotesInMemory:
         return BM25(weigh_fields(*fields) for _, fields in _placed(self.sections))
 
     @functools.cached_property
-    def _addresses(self) -> dict[str, list[Note]]:
-        """Address → the sections that may be called so."""
-        addresses: dict[str, list[Note]] = {}
-        for note in self.sections:
-            for address in _addresses_of(note):
-                addresses.setdefault(address, []).append(note)
-        return addresses
+    def _known_as(self) -> list[tuple[Note, set[str]]]:
+        return [(note, set(_addresses_of(note))) for note in self.sections]
 
     def count(self, word: str) -> int:
         """How many sections hold a word."""
@@ -3129,7 +3114,7 @@ class NotesInMemory:
     def called(self, section: str, address: str) -> list[Note]:
         """The sections with this id, else those at this address."""
         found = [note for note in self.sections if note.section == section]
-        return found or self._addresses.get(address, [])
+        return found or [note for note, addresses in self._known_as if address in addresses]
 
     def like(self, day: str, number: str, words: str) -> list[Note]:
         """The sections of a day, with a number, with some words in the title; "" fits all."""
@@ -3142,13 +3127,6 @@ class NotesInMemory:
     def after(self, note: Note) -> Iterable[Note]:
         """The sections that follow in reading order."""
         return itertools.islice(self.sections, self.sections.index(note) + 1, None)
-
-    def near(self, address: str) -> list[Note]:
-        """Sections whose address looks like this one."""
-        from difflib import get_close_matches
-
-        close = get_close_matches(address[:MAX_TITLE], self._addresses, n=3)
-        return [self._addresses[one][0] for one in close]
 
 
 MOST_NOTICES = 5  # told one by one; of the others only how many there are
@@ -3207,6 +3185,7 @@ class NotesIndex:
         self.folder, self.notice = folder, notice
         self._lock = threading.RLock()
         self._skipped: list[str] = []  # what was found out before the notes were read
+        self._told: set[str] = set()
 
     @functools.cached_property
     def _memory(self) -> NotesInMemory:
@@ -3218,9 +3197,9 @@ class NotesIndex:
                 notices.append(str(notice))
             except OSError:
                 notices.append(_unreadable(name))
+        self._tell(notices)
         if not sections:
             raise ToolError(NOTHING_TO_READ)
-        self._tell(notices)
         return NotesInMemory(_with_unique_sections(sections), notices)
 
     def _ask(self, work: Callable[[Any], Any]) -> Any:
@@ -3230,11 +3209,12 @@ class NotesIndex:
         return work(memory)
 
     def _tell(self, notices: list[str]) -> None:
-        if self.notice:
-            for text in notices[:MOST_NOTICES]:
-                self.notice(text)
-            if more := len(notices[MOST_NOTICES:]):
-                self.notice(f"还有 {more} 处也跳过了")
+        new = [text for text in dict.fromkeys(notices) if text not in self._told]
+        self._told.update(new)
+        if more := len(new[MOST_NOTICES:]):
+            new[MOST_NOTICES:] = [f"还有 {more} 处也跳过了"]
+        for text in new if self.notice else ():
+            self.notice(text)
 
     @property
     def sections(self) -> list[Note]:
@@ -3253,7 +3233,7 @@ class NotesIndex:
             ToolError: the query is blank, or there are no notes.
         """
         if not query.strip():
-            raise ToolError("query 是空的，请写要查的词，如 KV Cache 显存")
+            raise ToolError("参数 query 不能为空，请给出要查的关键词")
         if len(query) > MAX_QUERY:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
 
@@ -3280,15 +3260,11 @@ class NotesIndex:
             meant = _meant(notes, name)
             if len(meant) == 1:
                 return _joined(notes, *meant[0])
-            near = [first for first, _ in meant] or [
-                *notes.near(_address(name)),
-                *(note for note, _ in notes.best(query_words(name), 3)),
-            ]
-            shown = list(dict.fromkeys(f"{note.section} {note.title}" for note in near))[:5]
+            near = meant[:5] or notes.best(known_words(query_words(name), notes), 5)
+            listed = "；".join(f"{note.section} {note.title}" for note, _ in near)
             reason = "有好几节符合" if meant else "没有这一节"
             how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
-            listed = f"。相近的有：{'；'.join(shown)}" if shown else ""
-            raise ToolError(f"{reason}，{how}{listed}")
+            raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
 
         return self._ask(found)
 
@@ -3310,6 +3286,10 @@ NO_STORE = "建不了索引文件，这么多笔记只好放在内存里，每�
 
 # The sections of a file have the ids from `first` up to, not with, `last`, in reading order.
 STORE_TABLES = """
+    PRAGMA page_size = 16384;  -- texts are long: a fifth less work than with 4096
+    PRAGMA journal_mode = WAL;  -- others read on while one process writes
+    PRAGMA synchronous = NORMAL;
+    BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS files(
         name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
         length REAL, notice TEXT);
@@ -3320,6 +3300,7 @@ STORE_TABLES = """
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
         heading, text, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
+    COMMIT;
 """
 NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
 PROPOSED = f"""
@@ -3345,14 +3326,9 @@ def _open_store(path: str):
     import sqlite3
 
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # notes may be private
-    base = sqlite3.connect(
-        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
-    )
+    base = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
     try:
-        base.execute("PRAGMA page_size = 16384")  # texts are long: a fifth less work than with 4096
-        base.execute("PRAGMA journal_mode = WAL")  # others read on while one process writes
-        base.execute("PRAGMA synchronous = NORMAL")
-        base.executescript(f"BEGIN IMMEDIATE; {STORE_TABLES} COMMIT;")
+        base.executescript(STORE_TABLES)
     except BaseException:
         base.close()
         raise
@@ -3459,9 +3435,6 @@ class NotesInStore:
     def after(self, note: Note) -> list[Note]:
         return self._notes("s.name = ? AND s.line > ?", note.name, note.line)
 
-    def near(self, address: str) -> list[Note]:
-        return []  # comparing with every address would take seconds
-
     def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
         totals = "SELECT SUM(last - first), SUM(length) FROM files"
         sections, length = self.base.execute(totals).fetchone()
@@ -3551,13 +3524,13 @@ class LargeNotesIndex(NotesIndex):
         raise OSError("damaged again")
 
     def _opened(self) -> NotesInStore:
-        base = _open_store(self.path)
+        base, skipped = _open_store(self.path), [*self._skipped]
         try:
-            _update_store(base, self._listed, self._skipped, self.progress)
-            store = NotesInStore(base, self._skipped)
+            _update_store(base, self._listed, skipped, self.progress)
+            store = NotesInStore(base, skipped)
+            self._tell(store.notices)
             if not base.execute("SELECT 1 FROM sections").fetchone():
                 raise ToolError(NOTHING_TO_READ)
-            self._tell(store.notices)
         except BaseException:
             base.close()
             raise
@@ -3662,8 +3635,6 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
             query: 关键词，中文或英文，例如 "KV Cache 显存" 或 "GRPO"。
             top_k: 最多返回几节，1 到 20，例如 3。
         """
-        if not query.strip():
-            raise ToolError("参数 query 不能为空，请给出要查的关键词")
         if not 1 <= top_k <= MOST_HITS:
             raise ToolError(f"参数 top_k 应该在 1 到 {MOST_HITS} 之间，收到的是 {show(top_k)}")
         hits = [
