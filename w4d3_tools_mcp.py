@@ -2374,16 +2374,13 @@ PLAIN = (
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "ln": Operation(math.log),
     "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
-    **{"deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs)},
-    **{"int": Operation(int), "float": Operation(float)},
+    "deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs),
+    "int": Operation(int), "float": Operation(float),
     "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
     "pow": Operation(pow, 2, 3, _power_bits),
-    "fmod": Operation(math.fmod, 2, 2),
-    "atan2": Operation(math.atan2, 2, 2),
-    "hypot": Operation(math.hypot, 1, MANY),
-    "min": Operation(min, 2, MANY),
-    "max": Operation(max, 2, MANY),
-    "gcd": Operation(math.gcd, 1, MANY),
+    "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
+    "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
+    "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
     "lcm": Operation(math.lcm, 1, MANY, _product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
     "perm": Operation(math.perm, 1, 2, _falling_bits),
@@ -2482,20 +2479,16 @@ def _normalize(text: str) -> str:
     return text
 
 
-def _check_brackets(text: str) -> None:
-    depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
-    if max(depths) > MAX_DEPTH:
-        raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
-    if min(depths) < 0 or depths[-1]:
-        raise ToolError("括号不配对，请检查左右括号")
-
-
 def _parse(text: str) -> ast.expr:
     """The syntax tree of one expression; whichever way Python's parser fails, it is a ToolError."""
     text = _normalize(text)
     if hint := _syntax_hint(text, MISREAD):
         raise ToolError(f"算式写得不对：{hint}")
-    _check_brackets(text)
+    depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
+    if max(depths) > MAX_DEPTH:
+        raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
+    if min(depths) < 0 or depths[-1]:
+        raise ToolError("括号不配对，请检查左右括号")
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
@@ -2699,6 +2692,7 @@ def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) 
     return words
 
 
+MOST_PAIRS = 200  # of characters that one character is looked for in
 SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
@@ -2733,9 +2727,6 @@ def query_words(text: str) -> list[str]:
     """
     words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
     return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
-
-
-MOST_PAIRS = 200  # of characters that one character is looked for in
 
 
 def _slips(word: str) -> set[str]:
@@ -2814,9 +2805,7 @@ class BM25:
             for word, n in count.items():
                 self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + damping)
 
-    def search(
-        self, query: Iterable[str] | Mapping[str, float], top_k: int = 5
-    ) -> list[tuple[int, float]]:
+    def search(self, query: Iterable[str] | Mapping, top_k: int = 5) -> list[tuple[int, float]]:
         """(position, score) of the best documents, best first; on a tie the earlier one leads.
 
         Documents that share no word with the query are left out. A repeated word counts once.
@@ -2955,10 +2944,9 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
         relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
         return " ".join(relative.encode("utf-8", "replace").decode().split())  # may be any bytes
 
-    def unreadable(error: OSError) -> None:
-        notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
-
-    for place, folders, files in os.walk(folder, onerror=unreadable):
+    for place, folders, files in os.walk(
+        folder, onerror=lambda error: notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
+    ):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (os.path.join(place, name) for name in folders):
             if os.path.islink(path):  # os.walk does not follow it: it may lead out, or in circles
@@ -2973,19 +2961,20 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
                 yield shown(path)[:-3], path
 
 
-def _read_file(name: str, path: str) -> list[Note]:
-    """The sections of one file. Raises ToolError for one that is no notes, OSError as `open`."""
-    if os.path.getsize(path) > MAX_NOTE_BYTES:
-        raise ToolError(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
+def _read_file(name: str, path: str, notices: list[str]) -> list[Note] | None:
+    """The sections of one file: [] if it is no notes, None if it cannot be read at this time."""
     try:
+        if os.path.getsize(path) > MAX_NOTE_BYTES:
+            notices.append(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
+            return []
         with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
             return _notes_of_file(name, file.read())
     except UnicodeDecodeError:
-        raise ToolError(f"跳过不是 UTF-8 的文件 {name}.md") from None
-
-
-def _unreadable(name: str) -> str:
-    return f"跳过读不了的文件 {name}.md"  # vanished since it was listed, or not ours to read
+        notices.append(f"跳过不是 UTF-8 的文件 {name}.md")
+        return []
+    except OSError:  # vanished since it was listed, or not ours to read
+        notices.append(f"跳过读不了的文件 {name}.md")
+        return None
 
 
 NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
@@ -3034,12 +3023,10 @@ def _address(text: str) -> str:
     {'week1day4§1.4'}
     """
     text = text.translate(TO_HALF_WIDTH).lower().strip()
-    if "周" in text:
-        text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
-        text = re.sub(CHINESE_DAY, r"week\1day\2", text)
-    if "w" in text:
-        text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
-    text = re.sub(BARE_NUMBER, r"§\1 ", text)
+    text = re.sub(
+        CHINESE_DAY, lambda day: f"week{day[1]}day{day[2]}".translate(CHINESE_DIGITS), text
+    )
+    text = re.sub(BARE_NUMBER, r"§\1 ", re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text))
     return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
 
 
@@ -3151,14 +3138,13 @@ def _called(notes: Any, name: str) -> list[Note]:
 
 def _meant(notes: Any, name: str) -> list[tuple[Note, Note]]:
     """(first, last) section of each reading of a name; a range such as §1.2–1.3 has two ends."""
-    if found := _called(notes, name):
-        return [(note, note) for note in found]
-    if not (written := re.fullmatch(RANGE, name)):
-        return []
+    found = [(note, note) for note in _called(notes, name)]
+    written = re.fullmatch(RANGE, name)
+    if found or not written:
+        return found
     before, *numbers = written.groups()
-    ends = [found[0] for number in numbers if len(found := _called(notes, before + number)) == 1]
-    in_order = len(ends) == 2 and ends[0].name == ends[1].name and ends[0].line < ends[1].line
-    return [(ends[0], ends[1])] if in_order else []
+    firsts, lasts = (_called(notes, before + number) for number in numbers)
+    return [(a, b) for a in firsts for b in lasts if a.name == b.name and a.line < b.line]
 
 
 def _joined(notes: Any, first: Note, last: Note) -> Note:
@@ -3191,12 +3177,7 @@ class NotesIndex:
     def _memory(self) -> NotesInMemory:
         sections, notices = [], [*self._skipped]
         for name, path in _markdown_files(self.folder, notices):
-            try:
-                sections += _read_file(name, path)
-            except ToolError as notice:
-                notices.append(str(notice))
-            except OSError:
-                notices.append(_unreadable(name))
+            sections += _read_file(name, path, notices) or []
         self._tell(notices)
         if not sections:
             raise ToolError(NOTHING_TO_READ)
@@ -3321,41 +3302,28 @@ def notes_cache(platform: str, variables: Mapping[str, str], home: str) -> str:
     return os.path.join(customs.get(platform, common), "w4d3_tools_mcp")
 
 
-def _open_store(path: str):
-    """A connection to the index file, made with its tables where it is new."""
-    import sqlite3
-
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # notes may be private
-    base = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    try:
-        base.executescript(STORE_TABLES)
-    except BaseException:
-        base.close()
-        raise
-    return base
-
-
 def _insert(base, table: str, *values: object) -> None:
     base.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
 
-def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
-    """Read one file into the store. One that is no notes keeps its notice instead of sections."""
-    notes, notice, length = [], "", 0.0
-    try:
-        notes = _read_file(name, path)
-        day = "SELECT 1 FROM sections WHERE section = ?"
-        if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
-            notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
-    except ToolError as error:
-        notice = str(error)
+def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]:
+    """Read one file into the store. One that is no notes keeps its notice instead of sections;
+    of one that cannot be read nothing is kept, and the notice returned."""
+    notices: list[str] = []
+    notes, length = _read_file(name, path, notices), 0.0
+    if notes is None:
+        return notices
+    day = "SELECT 1 FROM sections WHERE section = ?"
+    if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
+        notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
     first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
     for id, (note, fields) in enumerate(_placed(notes), first):
         length += sum(weight * len(words) for words, weight in fields)
         known_as, scale = f" {' '.join(_addresses_of(note))} ", fields[-1][1]
         _insert(base, "sections", id, known_as, _address(note.title), scale, *note)
         _insert(base, "words(rowid, heading, text)", id, *(" ".join(words) for words, _ in fields))
-    _insert(base, "files", name, *stamp, first, first + len(notes), length, notice)
+    _insert(base, "files", name, *stamp, first, first + len(notes), length, "".join(notices))
+    return []
 
 
 def _forget_file(base, name: str) -> None:
@@ -3385,10 +3353,7 @@ def _update_store(base, listed: dict, notices: list[str], progress: Callable | N
         for name in gone:
             _forget_file(base, name)
         for done, name in enumerate(changed, 1):
-            try:
-                _store_file(base, name, *listed[name])
-            except OSError:
-                notices.append(_unreadable(name))
+            notices += _store_file(base, name, *listed[name])
             if progress and (done % PROGRESS_STEP == 0 or done == len(changed)):
                 progress(done, len(changed))
 
@@ -3479,7 +3444,6 @@ class LargeNotesIndex(NotesIndex):
 
     @functools.cached_property
     def path(self) -> str:
-        """The index file of this folder."""
         from hashlib import sha256
 
         mark = sha256(os.fsencode(os.path.realpath(self.folder))).hexdigest()[:16]
@@ -3520,12 +3484,25 @@ class LargeNotesIndex(NotesIndex):
             except sqlite3.OperationalError as error:  # no FTS5, no right to write, locked for ever
                 raise OSError(str(error)) from error
             except sqlite3.DatabaseError:
-                self._discard()
+                if self._store:
+                    self._store.base.close()
+                    self._store = None
+                for end in ("", "-wal", "-shm"):
+                    with contextlib.suppress(OSError):
+                        os.remove(self.path + end)
         raise OSError("damaged again")
 
     def _opened(self) -> NotesInStore:
-        base, skipped = _open_store(self.path), [*self._skipped]
+        """The store, made where it is new, and brought up to date."""
+        import sqlite3
+
+        os.makedirs(self.cache, mode=0o700, exist_ok=True)  # notes may be private
+        base = sqlite3.connect(
+            self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
+        )
         try:
+            base.executescript(STORE_TABLES)
+            skipped = [*self._skipped]
             _update_store(base, self._listed, skipped, self.progress)
             store = NotesInStore(base, skipped)
             self._tell(store.notices)
@@ -3535,14 +3512,6 @@ class LargeNotesIndex(NotesIndex):
             base.close()
             raise
         return store
-
-    def _discard(self) -> None:
-        if self._store:
-            self._store.base.close()
-            self._store = None
-        for end in ("", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                os.remove(self.path + end)
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3638,11 +3607,8 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
         if not 1 <= top_k <= MOST_HITS:
             raise ToolError(f"参数 top_k 应该在 1 到 {MOST_HITS} 之间，收到的是 {show(top_k)}")
         hits = [
-            NoteHit(
-                section=hit.note.section, title=hit.note.title, snippet=hit.snippet,
-                score=round(hit.score, 2),
-            )
-            for hit in index.search(query, top_k)
+            NoteHit(section=note.section, title=note.title, snippet=snippet, score=round(score, 2))
+            for note, score, snippet in index.search(query, top_k)
         ]
         found = f"找到 {len(hits)} 节，用 read_note 可读全文"
         return {"message": found if hits else "没有找到，请换一个说法再查", "hits": hits}

@@ -329,10 +329,8 @@ def test_what_is_skipped_is_told_at_every_start_once(folder, tmp_path):
 def test_a_file_that_could_not_be_read_is_tried_again_at_the_next_start(folder, tmp_path):
     real = product._read_file
 
-    def closed(name, path):
-        if name == "a":
-            raise PermissionError(path)
-        return real(name, path)
+    def closed(name, path, notices):
+        return real(name, str(tmp_path / "none") if name == "a" else path, notices)
 
     product._read_file = closed
     try:
