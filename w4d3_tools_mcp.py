@@ -2408,7 +2408,6 @@ FOREIGN_HINTS = {
     "、": "参数之间用逗号，如 max(1, 2)",
     "万": "写成数，3万 写 3*10**4",
     "亿": "写成数，3亿 写 3*10**8",
-    "?": "只写要算的式子，去掉问号",
     ":": "比写成除法，3:4 写 3/4",
     ";": "一次只算一个式子，参数之间用逗号",
     "'": "引号去掉，1'000 写 1000",
@@ -2446,8 +2445,6 @@ MALFORMED = (
     (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
     ("", "缺运算符、数字或括号"),
 )
-
-
 TOO_DEEP = "算式嵌套太深，请分几步算"
 
 
@@ -2468,8 +2465,7 @@ def _normalize(text: str) -> str:
     if re.search("[–—]{2}", text):  # a Chinese dash is two of them; as 5--3 it would add
         raise ToolError("算式写得不对：减号只写一个 -")
     text = text.translate(TO_ASCII).strip()
-    if not text.isascii():
-        text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
+    text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if not text:
         raise ToolError("算式是空的，请写一个式子，如 2*(3+4)")
     if foreign := re.search(FOREIGN, text):
@@ -2792,10 +2788,7 @@ class BM25:
     """
 
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
-        counts = [
-            document if isinstance(document, Mapping) else weigh_fields((document, 1.0))
-            for document in documents
-        ]
+        counts = [collections.Counter(document) for document in documents]  # of either kind
         lengths = [sum(count.values()) for count in counts]
         mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
         self.size = len(counts)
@@ -3045,18 +3038,15 @@ def _asked(words: Iterable[str]) -> dict[str, float]:
 
 
 def _placed(notes: list[Note]) -> Iterator[tuple[Note, list[tuple[list[str], float]]]]:
-    """Each section with its fields, that is (words, weight) of its heading and of all other text:
-    its id, the headings above it, and its own."""
+    """Each section with its fields: (words, weight) of its heading, and of its id and texts."""
     above: list[Note] = []  # the headings that the current section stands under
     for note, after in zip(notes, [*notes[1:], None]):
         above = [upper for upper in above if upper.level < note.level]
         is_opening = note.level == 0 and after is not None and after.level > 0
         scale = OPENING_WEIGHT if is_opening else 1.0
         text = " ".join([note.section, *(upper.title for upper in above), note.text])
-        yield note, [
-            (content_words(field), weight * scale)
-            for field, weight in zip((note.heading, text), FIELD_WEIGHTS)
-        ]
+        fields = zip((note.heading, text), FIELD_WEIGHTS)
+        yield note, [(content_words(field), weight * scale) for field, weight in fields]
         above.append(note)
 
 
@@ -3220,8 +3210,8 @@ class NotesIndex:
 
         def ranked(notes: Any) -> list[Hit]:
             words = known_words(query_words(query), notes)
-            best = notes.best(words, top_k)
-            return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
+            found = notes.best(words, top_k)
+            return [Hit(note, score, _snippet(note.text, words)) for note, score in found]
 
         return self._ask(ranked)
 
@@ -3307,8 +3297,7 @@ def _insert(base, table: str, *values: object) -> None:
 
 
 def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]:
-    """Read one file into the store. One that is no notes keeps its notice instead of sections;
-    of one that cannot be read nothing is kept, and the notice returned."""
+    """Read one file into the store, or its notice; of what cannot be read it is returned only."""
     notices: list[str] = []
     notes, length = _read_file(name, path, notices), 0.0
     if notes is None:
@@ -3435,10 +3424,9 @@ class LargeNotesIndex(NotesIndex):
 
     def __init__(
         self, folder: str, cache: str, *, large: int = LARGE_FOLDER,
-        progress: Callable[[int, int], None] | None = None,
-        notice: Callable[[str], None] | None = None,
+        progress: Callable[[int, int], None] | None = None, **options: Any,
     ):
-        super().__init__(folder, notice=notice)
+        super().__init__(folder, **options)
         self.cache, self.large, self.progress = cache, large, progress
         self._store: NotesInStore | None = None
 
