@@ -2,7 +2,7 @@
 
     python3 bench_notes.py FOLDER QUERIES.json
 
-FOLDER holds Markdown (make_corpus.py writes any number of sections), QUERIES.json a list of
+FOLDER holds Markdown files, QUERIES.json a list of
 {"query": text}. Each line is a process of its own; the index goes to a directory that is removed.
 """
 
