@@ -2535,15 +2535,14 @@ def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
 # Arithmetic a model may ask for, and nothing else. The text becomes a syntax tree, and only what
 # stands in a table below is ever computed: no eval, no attribute, no string, no list. Python's
 # integers grow without limit and one big power cannot be interrupted, so an operation whose result
-# could be too large is refused *before* it runs. Every refusal is one Chinese line saying why.
+# could be too large is refused *before* it runs. Text that could be read in two ways is refused
+# too: 50%-1 is a remainder to Python and 0.5-1 to everyone else. One Chinese line says why.
 
 MAX_LENGTH = 2_000  # characters of one expression
 MAX_DEPTH = 100  # brackets within brackets; Python's own parser gives up at 200
 MAX_BITS = 13_950  # 4,200 digits: str() of an int refuses more than 4,300 since Python 3.10.7
 MAX_ROUND = 300  # decimal places; round(12345, -10**9) would build 10**(10**9)
 MAX_MODULUS_BITS = 512  # pow(a, b, m) takes time in the cube of the size
-
-
 MANY = MAX_LENGTH  # no call has more arguments than characters
 
 
@@ -2565,20 +2564,12 @@ def _power_bits(base: int, exponent: int, modulus: int = 0) -> float:
 
 
 def _product_bits(*factors: int) -> int:
-    return sum(factor.bit_length() for factor in factors)
+    return sum(map(int.bit_length, factors))
 
 
 def _falling_bits(n: int, k: int | None = None) -> int:
     """n · (n-1) · … has k factors (n of them in a factorial), none longer than n."""
     return (n if k is None else k) * n.bit_length()
-
-
-def _choose_bits(n: int, k: int) -> int:
-    return _falling_bits(n, min(k, n - k))  # generous, but it bounds the time as well
-
-
-def _round_bits(_: int, places: int = 0) -> float:
-    return 0 if abs(places) <= MAX_ROUND else math.inf
 
 
 OPERATORS = {
@@ -2592,39 +2583,28 @@ OPERATORS = {
 }
 SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 COMPARISONS = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
 }
 CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
-PLAIN = "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
+PLAIN = (
+    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
+    " floor ceil trunc isqrt"
+)
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
-    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
     "ln": Operation(math.log),
-    "pow": Operation(pow, 2, 3, bits=_power_bits),
-    "abs": Operation(abs),
-    "round": Operation(round, 1, 2, bits=_round_bits),
-    "floor": Operation(math.floor),
-    "ceil": Operation(math.ceil),
-    "trunc": Operation(math.trunc),
-    "int": Operation(int),
-    "float": Operation(float),
-    "min": Operation(min, 2, MANY),
-    "max": Operation(max, 2, MANY),
-    "hypot": Operation(math.hypot, 1, MANY),
-    "fmod": Operation(math.fmod, 2, 2),
-    "atan2": Operation(math.atan2, 2, 2),
-    "deg": Operation(math.degrees),
-    "rad": Operation(math.radians),
+    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
+    "deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs),
+    "int": Operation(int), "float": Operation(float),
+    "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
+    "pow": Operation(pow, 2, 3, _power_bits),
+    "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
+    "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
+    "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
+    "lcm": Operation(math.lcm, 1, MANY, _product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
-    "comb": Operation(math.comb, 2, 2, bits=_choose_bits),
-    "perm": Operation(math.perm, 1, 2, bits=_falling_bits),
-    "gcd": Operation(math.gcd, 1, MANY),
-    "lcm": Operation(math.lcm, 1, MANY, bits=_product_bits),
-    "isqrt": Operation(math.isqrt),
+    "perm": Operation(math.perm, 1, 2, _falling_bits),
+    "comb": Operation(math.comb, 2, 2, lambda n, k: _falling_bits(n, min(k, n - k))),
 }
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
@@ -2633,7 +2613,7 @@ TYPED = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 TYPED |= dict.fromkeys("×✕✖⋅·∙•∗", "*") | dict.fromkeys("÷∕⁄", "/") | dict.fromkeys("−–—﹣", "-")
 TYPED |= dict.fromkeys("\u3000\u00a0\u2002\u2003\u2009\u202f", " ")
 TYPED |= dict.fromkeys("\u200b\u2060\ufeff", "")
-TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": "!=", "π": "pi", "τ": "tau"}
+TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
 TO_ASCII = str.maketrans(TYPED)
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SUPERSCRIPT_RUN = "[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"
@@ -2643,31 +2623,49 @@ FOREIGN_HINTS = {
     "√": "开方写 sqrt(16)",
     "∞": "只算有限的数",
     "°": "角度先换成弧度，写 sin(radians(30))",
-    ";": "一次只算一个式子",
+    "‰": "千分数写成小数，5‰ 写 0.005",
+    "。": "小数点写 .",
+    "、": "参数之间用逗号，如 max(1, 2)",
+    "万": "写成数，3万 写 3*10**4",
+    "亿": "写成数，3亿 写 3*10**8",
+    ":": "比写成除法，3:4 写 3/4",
+    ";": "一次只算一个式子，参数之间用逗号",
+    "'": "不写引号里的文字；1'000 写 1000",
     "[": "不支持列表，参数直接写在括号里，如 max(1, 2)",
     "|": "绝对值写 abs(x)",
     "$": "金额只写数字，单位去掉",
 }
 
-# Text that Python would read in a way its writer did not mean, or not without a warning.
+PERCENT = "百分数写成小数，50% 写 0.5 或 50/100；取余写 7 % 3，负数加括号，7 % (-3)"
+SEPARATED = "不要写千位分隔符，1,000 写 1000；要隔开两个参数就在逗号后加空格，如 max(1, 234)"
+# Text that Python would read in a way its writer may not have meant, or not without a warning.
 MISREAD = (
-    (r"\d\s*%\s*\+|\d%\s+-\s", "百分数写成小数，50% 写 0.5；取余写 7 % 3"),
-    (r"\d,0\d\d(?!\d)", "数字里不要写千位分隔符，1,000 写 1000"),
+    # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
+    (r"(?s)^(?![+-]?(?:\d%|\d+ % )-(?!1$)\d+$).*(?:%\s*[-+]|[\w)]%\s)", PERCENT),
+    (r"\d,\s*0\d\d(?!\d)", SEPARATED),
+    # Only what needs two arguments has one reading: pow(2,100), but not max(2,100).
+    (r"(?<![\w.])(?<!pow\()(?<!comb\()(?<!fmod\()(?<!atan2\()[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
+    (r"[\w)]!=", "5!=120 有两种读法：不等于写 5 != 120，阶乘写 factorial(5) == 120"),
     (r"\d(?:and|else|for|if|in|is|not|or)\b", "只支持算术、比较和函数"),
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (
-    (r"^=|=$", "去掉等号，只写要算的式子"),
+    (r"^=|(?<!=)=$", "去掉等号，只写要算的式子"),
+    (r"!(?!=)", "阶乘写 factorial(5)"),
+    (r"=[<>]|<>", "小于等于写 <=，大于等于写 >=，不等于写 !="),
     (r"(?<![<>=!])=(?!=)", "不能赋值；判断相等写 =="),
-    (r"[\w)]\s*!(?!=)", "阶乘写 factorial(5)"),
-    (r"[\w)]\s*%\s*(?:$|[)*/%,]|of\b)", "百分数写成小数，50% 写 0.5 或 50/100"),
-    (r"\d,\d{3}(?!\d)", "数字里不要写千位分隔符，1,000 写 1000"),
-    (r"\d\s*[xX]\s*[\d(]", "乘号写 *，如 2 * 3"),
-    (r"\bmod\b", "取余写 %，如 7 % 3"),
+    (r"%\s*(?:$|[^\w\s(.]|of\b)", PERCENT),
+    (r"\b(?:plus|minus|times|div\w*|percent|of|mod)\b", "运算写符号：+ - * /，取余写 %，如 7 % 3"),
+    (r"\d\s*[xX]\s*[\d(.]", "乘号写 *，如 2 * 3"),
+    (r"\d\.\d*\.", "一个数只有一个小数点，1.000.000 写 1000000"),
+    (r"(?<![A-Za-z])\d\s+\d|\)\s*\d", "两个数之间缺运算符；1 000 写 1000，1 2/3 写 1+2/3"),
     (r"\b0\d", "整数前面不要补 0"),
-    (r"\d\s+\d|\)\s*\d", "两个数之间缺运算符"),
-    (r"[\d)]\s*[A-Za-z(]", "乘号不能省略，2(3+4) 写 2*(3+4)"),
+    (r"[\d)]\s*(?:(?:pi|e|tau)\b|\w*\()", "乘号不能省略，2(3+4) 写 2*(3+4)"),
+    (r"\d\s*[A-Za-z]", "单位和变量去掉，只写数，10km 写 10"),
+    (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
+    ("", "缺运算符、数字或括号"),
 )
+TOO_DEEP = "算式嵌套太深，请分几步算"
 
 
 def _syntax_hint(text: str, table: tuple) -> str | None:
@@ -2684,46 +2682,43 @@ def _normalize(text: str) -> str:
         raise ToolError(f"算式应该是 string，收到的是 {type(text).__name__}")
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
+    if re.search("[–—]{2}", text):  # a Chinese dash is two of them; as 5--3 it would add
+        raise ToolError("算式写得不对：减号只写一个 -")
     text = text.translate(TO_ASCII).strip()
-    if not text.isascii():
-        text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
+    text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if not text:
         raise ToolError("算式是空的，请写一个式子，如 2*(3+4)")
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
         hint = FOREIGN_HINTS.get(sign, "只写数字、运算符、括号和函数名，不写单位和文字")
         raise ToolError(f"算式里不能有“{sign}”：{hint}")
-    if hint := _syntax_hint(text, MISREAD):
-        raise ToolError(f"算式写得不对：{hint}")
     return text
-
-
-def _check_brackets(text: str) -> None:
-    depth = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if depth > MAX_DEPTH:
-            raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
-        if depth < 0:
-            break
-    if depth:
-        raise ToolError("括号不配对，请检查左右括号")
 
 
 def _parse(text: str) -> ast.expr:
     """The syntax tree of one expression; whichever way Python's parser fails, it is a ToolError."""
     text = _normalize(text)
-    _check_brackets(text)
+    if hint := _syntax_hint(text, MISREAD):
+        raise ToolError(f"算式写得不对：{hint}")
+    depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
+    if max(depths) > MAX_DEPTH:
+        raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
+    if min(depths) < 0 or depths[-1]:
+        raise ToolError("括号不配对，请检查左右括号")
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
-        hint = _syntax_hint(text, MALFORMED) or "缺运算符、数字或括号"
-        raise ToolError(f"算式写得不对：{hint}") from None
+        raise ToolError(f"算式写得不对：{_syntax_hint(text, MALFORMED)}") from None
     except (MemoryError, RecursionError):
-        raise ToolError("算式嵌套太深，请分几步算") from None
+        raise ToolError(TOO_DEEP) from None
 
 
 TOO_LARGE = "数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308"
+FAILED = {
+    ZeroDivisionError: "除以零，没有意义",
+    ValueError: "超出定义域，没有结果",
+    TypeError: "需要整数，可以先用 // 或 round 取整",
+}
 
 
 def _bounded(value: Any) -> int | float:
@@ -2748,14 +2743,10 @@ def _apply(name: str, operation: Operation, values: list) -> int | float:
         if exact and operation.bits(*values) > MAX_BITS:
             raise OverflowError
         value = operation.run(*values)
-    except ZeroDivisionError:
-        raise ToolError(f"{_written(name, values)} 除以零，没有意义") from None
     except OverflowError:
         raise ToolError(TOO_LARGE) from None
-    except ValueError:
-        raise ToolError(f"{_written(name, values)} 超出定义域，没有结果") from None
-    except TypeError:
-        raise ToolError(f"{_written(name, values)} 需要整数，可以先用 // 或 round 取整") from None
+    except tuple(FAILED) as error:
+        raise ToolError(f"{_written(name, values)} {FAILED[type(error)]}") from None
     return _bounded(value)
 
 
@@ -2772,8 +2763,9 @@ def _identifier(node: ast.expr) -> str:
 def _constant(name: str) -> float:
     if name in CONSTANTS:
         return CONSTANTS[name]
-    if name in FUNCTIONS:
-        raise ToolError(f"{name} 是函数，要写参数，如 {name}(2)")
+    for function in (name, name.rstrip("0123456789")):  # sin, sin30
+        if function in FUNCTIONS:
+            raise ToolError(f"{function} 是函数，参数写在括号里，如 {function}(2)")
     raise ToolError(f"没有常数 {name[:40]}，可用：{'、'.join(CONSTANTS)}；变量请换成数")
 
 
@@ -2800,24 +2792,21 @@ def _evaluate(node: ast.expr) -> int | float | bool:
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):  # type(True) is bool
             return _bounded(value)
-        case ast.BinOp():
+        case ast.BinOp(op=op) if type(op) in OPERATORS:
             # 1+1+1+… is a chain that leans to the left: walked down, it costs no recursion.
             steps = []
             while isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
                 steps.append(node)
                 node = node.left
-            if steps:
-                value = _evaluate(node)
-                for step in reversed(steps):
-                    name, operation = OPERATORS[type(step.op)]
-                    value = _apply(name, operation, [value, _evaluate(step.right)])
-                return value
+            value = _evaluate(node)
+            for step in reversed(steps):
+                value = _apply(*OPERATORS[type(step.op)], [value, _evaluate(step.right)])
+            return value
         case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
             return SIGNS[type(op)](_evaluate(operand))
         case ast.Call(func=func, args=args, keywords=[]) if ast.Starred not in map(type, args):
             name = _identifier(func)
-            operation = _math_function(name, len(args))
-            return _apply(name, operation, [_evaluate(arg) for arg in args])
+            return _apply(name, _math_function(name, len(args)), [*map(_evaluate, args)])
         case ast.Call():
             raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
         case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
@@ -2830,7 +2819,7 @@ def _evaluate(node: ast.expr) -> int | float | bool:
         case ast.Name() | ast.Attribute():
             return _constant(_identifier(node))
         case ast.Tuple():
-            raise ToolError("逗号只用来隔开函数的参数；数字里不要写千位分隔符，1,000 写 1000")
+            raise ToolError("逗号只用来隔开函数的参数；小数点写 .，千位分隔符去掉，1,000 写 1000")
     raise ToolError("只支持数字、+ - * / // % **、比较和函数")
 
 
@@ -2848,11 +2837,10 @@ def safe_eval(text: str) -> int | float | bool:
     Raises:
         ToolError: one Chinese line that says what to write instead.
     """
-    tree = _parse(text)
     try:
-        return _evaluate(tree)
+        return _evaluate(_parse(text))
     except RecursionError:
-        raise ToolError("算式嵌套太深，请分几步算") from None
+        raise ToolError(TOO_DEEP) from None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -2883,8 +2871,10 @@ STOP_WORDS = frozenset(
 )
 # What makes a Chinese sentence a question; cut out of it, so that 显存怎么算 leaves no 存怎.
 QUESTION = (
-    "为什么|什么时候|什么|怎么办|怎么样|怎么|怎样|如何|多少|哪些|哪一节|哪个|哪里|是否|能否|可以|应该"
-    "|有没有|是不是|能不能|要不要|请问|吗|呢|的|了"
+    "为什么|为啥|什么时候|什么意思|什么样|是什么|有什么|什么|怎么办|怎么样|怎么回事|怎么|怎样"
+    "|会怎样|如何|多少|有哪些|哪些|哪一节|哪个|哪里|是否|能否|可以|应该|需要|有没有|是不是|能不能"
+    "|要不要|请问|干什么|干嘛|干啥|啥|到底|分别|区别|不同|不一样|解决|时候|老是|总是|一直|如果"
+    "|那个|这个|[吗呢啊吧呀嘛的了是把跟都也还就才很让被你我他]"
 )
 
 
@@ -2901,27 +2891,27 @@ def _split_word(word: str) -> tuple[str, ...]:
     return tuple(part.lower() for part in ([word, *parts] if len(parts) > 1 else parts))
 
 
-def tokenize(text: str) -> list[str]:
-    """The words of a text in order, for documents and queries alike.
+def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) -> list[str]:
+    """The words of a text in order, for documents and queries alike; `latin` splits a Latin one.
 
     >>> tokenize("num_kv_heads 占显存，Llama3 §1.4")
     ['num', 'kv', 'heads', '占显', '显存', 'llama', '3', '1.4']
     """
-    words = []
+    words: list[str] = []
     for han, number, word in re.findall(WORDS, _fold(text)):
         if han:
             words += map(operator.add, han, han[1:]) if len(han) > 1 else [han]
         elif number:
             words.append(number.replace(",", ""))
         else:
-            words += _split_word(word)
+            words += latin(word)
     return words
 
 
+MOST_PAIRS = 200  # of characters that one character is looked for in
 SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
-@functools.lru_cache(4096)  # texts repeat their words
 @functools.lru_cache(maxsize=2**14)
 def stem(word: str) -> str:
     """An English word without its ending, so that caches, cached and caching meet in "cach"."""
@@ -2935,12 +2925,14 @@ def stem(word: str) -> str:
     return word
 
 
+@functools.lru_cache(maxsize=2**14)
+def _telling_parts(word: str) -> tuple[str, ...]:
+    return tuple(stem(part) for part in _split_word(word) if part not in STOP_WORDS)
+
+
 def content_words(text: str) -> list[str]:
     """The words of a text that say what it is about, stemmed."""
-    return [
-        stem(word) if word.isascii() else word
-        for word in tokenize(text) if word not in STOP_WORDS
-    ]
+    return tokenize(text, latin=_telling_parts)
 
 
 def query_words(text: str) -> list[str]:
@@ -2951,6 +2943,37 @@ def query_words(text: str) -> list[str]:
     """
     words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
     return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
+
+
+def _slips(word: str) -> set[str]:
+    """What was meant, if a letter of `word` is too many, missing, wrong or swapped."""
+    cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
+    letters = ("", *"abcdefghijklmnopqrstuvwxyz")
+    return {
+        before + letter + rest
+        for before, after in cuts for letter in letters for rest in (after, after[1:])
+    } | {before + after[1:2] + after[:1] + after[2:] for before, after in cuts}
+
+
+def known_words(words: Iterable[str], notes: Any) -> list[str]:
+    """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
+
+    Only words that begin with the same two letters are compared, since a large folder has too many.
+    A Chinese character that stands alone is looked for in every pair.
+    """
+    known: list[str] = []
+    for word in words:
+        if len(word) == 1 and not word.isascii():
+            known += sorted(notes.terms("", word))[:MOST_PAIRS]
+        elif len(word) < 4 or not (word.isascii() and word.isalpha()) or notes.count(word):
+            known.append(word)
+        else:
+            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
+            similar = sorted(set(map(stem, _slips(word))).intersection(notes.terms(word[:2])))
+            known += next((cut for cut in cuts if all(map(notes.count, cut))), None) or [
+                max(similar, key=notes.count, default=word)
+            ]
+    return known
 
 
 def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
@@ -2985,10 +3008,7 @@ class BM25:
     """
 
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
-        counts = [
-            document if isinstance(document, Mapping) else weigh_fields((document, 1.0))
-            for document in documents
-        ]
+        counts = [collections.Counter(document) for document in documents]  # of either kind
         lengths = [sum(count.values()) for count in counts]
         mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
         self.size = len(counts)
@@ -2998,17 +3018,19 @@ class BM25:
             for word, n in count.items():
                 self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + damping)
 
-    def search(self, query: Iterable[str], top_k: int = 5) -> list[tuple[int, float]]:
+    def search(self, query: Iterable[str] | Mapping, top_k: int = 5) -> list[tuple[int, float]]:
         """(position, score) of the best documents, best first; on a tie the earlier one leads.
 
         Documents that share no word with the query are left out. A repeated word counts once.
+        A query may be a dict of word → weight.
         """
         from heapq import nsmallest
 
         scores: dict[int, float] = {}
-        for word in dict.fromkeys(query):
+        weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
+        for word, weight in weights.items():
             posting = self.postings.get(word, {})
-            idf = inverse_frequency(self.size, len(posting))
+            idf = weight * inverse_frequency(self.size, len(posting))
             for position, share in posting.items():
                 scores[position] = scores.get(position, 0.0) + idf * share
         best = nsmallest(top_k, ((-score, position) for position, score in scores.items()))
@@ -3047,14 +3069,6 @@ NUMBERED = r"§\s*(\d+(?:\.\d+)*)[.、:：]?\s*(.*)"
 DAY_TITLE = r"(?i)week\s*(\d+)\s*day\s*(\d+)[\s·:：|—–-]*(.*)"
 
 
-def _front_matter_end(lines: list[str]) -> int:
-    """How many lines a YAML head takes; a lone --- is a rule across the page, not a head."""
-    if lines[0].rstrip() != "---":
-        return 0
-    ends = (i for i, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "..."))
-    return next(ends, 0)
-
-
 def _heading_text(written: str) -> str:
     """The words of a heading without the closing #s it may have; the one of "C#" stays."""
     text = written.rstrip()
@@ -3071,8 +3085,9 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
     lines = text.split("\n")
     parts: list[tuple[int, int, str, list[str]]] = [(1, 0, "", [])]
     fence = ""
-    skipped = _front_matter_end(lines)
-    for number, line in enumerate(lines[skipped:], skipped + 1):
+    ends = (i for i, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "..."))
+    head = next(ends, 0) if lines[0].rstrip() == "---" else 0  # YAML; a lone --- is a rule
+    for number, line in enumerate(lines[head:], head + 1):
         mark = re.match(FENCE, line)
         if fence:
             if mark and mark[1].startswith(fence) and not mark[2].strip():
@@ -3084,6 +3099,19 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
             continue
         parts[-1][3].append(line)
     return [(line, level, heading, "\n".join(body).strip()) for line, level, heading, body in parts]
+
+
+def _with_unique_sections(notes: Iterable[Note]) -> list[Note]:
+    """The notes, the second of two equal ids marked (2)."""
+    unique: dict[str, Note] = {}
+    counts: dict[str, int] = {}  # so that ten thousand equal headings take no time
+    for note in notes:
+        section = note.section
+        while section in unique:
+            counts[note.section] = counts.get(note.section, 1) + 1
+            section = f"{note.section} ({counts[note.section]})"
+        unique[section] = note._replace(section=section)
+    return list(unique.values())
 
 
 def _notes_of_file(name: str, text: str) -> list[Note]:
@@ -3106,36 +3134,36 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
         notes.append(Note(name, section, title or section, line, body, level, number))
     # A heading with nothing under it, not even a further heading, is no section.
     levels = [note.level for note in notes[1:]] + [0]
-    return [note for note, after in zip(notes, levels) if note.text or after > note.level]
+    kept = [note for note, after in zip(notes, levels) if note.text or after > note.level]
+    return _with_unique_sections(kept)
 
 
-def _with_unique_sections(notes: Iterable[Note]) -> list[Note]:
-    """The notes, the second of two equal ids marked (2)."""
-    unique: dict[str, Note] = {}
-    counts: dict[str, int] = {}  # so that ten thousand equal headings take no time
-    for note in notes:
-        section = note.section
-        while section in unique:
-            counts[note.section] = counts.get(note.section, 1) + 1
-            section = f"{note.section} ({counts[note.section]})"
-        unique[section] = note._replace(section=section)
-    return list(unique.values())
+def check_notes_folder(folder: str) -> None:
+    """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
+    if not os.path.isdir(folder):
+        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
 
 
 def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]]:
-    """(name, path) of each .md file below the folder, sorted, nothing hidden, nothing outside."""
-    import os
+    """(name, path) of each .md file below the folder, sorted, nothing hidden, nothing outside.
+
+    Raises:
+        ToolError: there is no such folder.
+    """
+    check_notes_folder(folder)
+    root = os.path.join(os.path.realpath(folder), "")
 
     def shown(path: str) -> str:
         relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
         return " ".join(relative.encode("utf-8", "replace").decode().split())  # may be any bytes
 
-    def unreadable(error: OSError) -> None:
-        notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
-
-    root = os.path.join(os.path.realpath(folder), "")
-    for place, folders, files in os.walk(folder, onerror=unreadable):
+    for place, folders, files in os.walk(
+        folder, onerror=lambda error: notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
+    ):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (os.path.join(place, name) for name in folders):
+            if os.path.islink(path):  # os.walk does not follow it: it may lead out, or in circles
+                notices.append(f"跳过链接来的文件夹 {shown(path)}")
         for file in sorted(files):
             path = os.path.join(place, file)
             if file.startswith(".") or not file.lower().endswith(".md"):
@@ -3146,54 +3174,23 @@ def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]
                 yield shown(path)[:-3], path
 
 
-def _read_file(name: str, path: str) -> list[Note]:
-    """The sections of one file. Raises ToolError for one that is no notes, OSError as `open`."""
-    import os
-
-    if os.path.getsize(path) > MAX_NOTE_BYTES:
-        raise ToolError(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
+def _read_file(name: str, path: str, notices: list[str]) -> list[Note] | None:
+    """The sections of one file: [] if it is no notes, None if it cannot be read at this time."""
     try:
+        if os.path.getsize(path) > MAX_NOTE_BYTES:
+            notices.append(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
+            return []
         with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
             return _notes_of_file(name, file.read())
     except UnicodeDecodeError:
-        raise ToolError(f"跳过不是 UTF-8 的文件 {name}.md") from None
-
-
-def _unreadable(name: str) -> str:
-    return f"跳过读不了的文件 {name}.md"  # vanished since it was listed, or not ours to read
-
-
-def _check_folder(folder: str) -> None:
-    import os
-
-    if not os.path.isdir(folder):
-        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
+        notices.append(f"跳过不是 UTF-8 的文件 {name}.md")
+        return []
+    except OSError:  # vanished since it was listed, or not ours to read
+        notices.append(f"跳过读不了的文件 {name}.md")
+        return None
 
 
 NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
-
-
-def _read_notes(folder: str) -> tuple[list[Note], list[str]]:
-    """(sections, notices) of all Markdown files below a folder.
-
-    Raises:
-        ToolError: there is no such folder, or nothing to read in it.
-    """
-    _check_folder(folder)
-    notes: list[Note] = []
-    notices: list[str] = []
-    for name, path in _markdown_files(folder, notices):
-        try:
-            notes += _read_file(name, path)
-        except ToolError as notice:
-            notices.append(str(notice))
-        except OSError:
-            notices.append(_unreadable(name))
-    if not notes:
-        raise ToolError(NOTHING_TO_READ)
-    return _with_unique_sections(notes), notices
-
-
 MAX_QUERY = 1_000  # characters
 SNIPPET_WIDTH = 160  # characters
 SNIPPET_MATCHES = 100  # places looked at in one section; a page of data may have thousands
@@ -3225,112 +3222,206 @@ def _snippet(text: str, words: Iterable[str]) -> str:
 CHINESE_DIGITS = str.maketrans("一二三四五六七八九", "123456789")
 CHINESE_DAY = r"第\s*(\w)\s*周\s*第?\s*(\w)\s*[天日]"
 DAY_ADDRESS = (
-    r"\b(?:week|w)[\s_-]*(\d+)[\s_-]*(?:day|d)[\s_-]*(\d+)(?:\.md)?"  # Week 1 Day 4, w1d4
-    r"(?:[\s,:#§第]*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
+    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)(?:\.md\b)?"  # Week 1 Day 4, w1d4
+    r"(?:(?:[\s,:#§第.-]|section)*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
 )
+BARE_NUMBER = r"^(?:第|section )?\s*(\d+(?:\.\d+)+|\d+(?=\s*节?$))(?:\s*节|\s|$)"  # 1.4, 第1.4节
 
 
+@functools.lru_cache(maxsize=2**10)
 def _address(text: str) -> str:
     """What a reader wrote for a section, in the one form in which addresses are compared.
 
     >>> {_address(name) for name in ("Week 1 Day 4 §1.4", "week1-day4 1.4", "第一周第4天 § １.４")}
     {'week1day4§1.4'}
     """
-    text = _fold(text).lower().strip()
-    if "周" in text:
-        text = re.sub(CHINESE_DAY, lambda day: day[0].translate(CHINESE_DIGITS), text)
-        text = re.sub(CHINESE_DAY, r"week\1day\2", text)
-    if "w" in text:
-        text = re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text)
-    return re.sub(r"[^\w.§]+|§(?!\s*\d)", "", text)
+    text = text.translate(TO_HALF_WIDTH).lower().strip()
+    text = re.sub(
+        CHINESE_DAY, lambda day: f"week{day[1]}day{day[2]}".translate(CHINESE_DIGITS), text
+    )
+    text = re.sub(BARE_NUMBER, r"§\1 ", re.sub(DAY_ADDRESS, r"week\1day\2§\3 ", text))
+    return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
 
 
-# How much a word counts for, measured on the bundled notes: where it stands …
-TITLE_WEIGHT = 3.0
-ABOVE_WEIGHT = 1.0  # in a heading further up, or in the section's id
-TEXT_WEIGHT = 1.0
-# … and what it is. A single character says little, but decides between sections with equal words.
-CHARACTER_WEIGHT = 0.2
+# How much a word counts for, measured on the bundled notes: in the heading, in all other text …
+FIELD_WEIGHTS = (4.0, 1.0)
+# … and in the query: a Chinese word is two pairs of characters, or three; as one, a Latin word
+# would be outvoted.
+LATIN_WEIGHT = 1.5
 # A few words of opening must not lead over the sections that they introduce.
 OPENING_WEIGHT = 0.5
 
 
-def _characters(text: str) -> str:
-    return re.sub(f"[^{HAN}]+", "", text)
+def _asked(words: Iterable[str]) -> dict[str, float]:
+    """What a query asks for, and how much each word of it counts."""
+    return {word: LATIN_WEIGHT if word.isascii() and word.isalpha() else 1.0 for word in words}
 
 
-def _placed(notes: list[Note]) -> Iterator[tuple[Note, str, float]]:
-    """Each section with its id and the headings above it in one text, and how much it counts."""
+def _placed(notes: list[Note]) -> Iterator[tuple[Note, list[tuple[list[str], float]]]]:
+    """Each section with its fields: (words, weight) of its heading, and of its id and texts."""
     above: list[Note] = []  # the headings that the current section stands under
     for note, after in zip(notes, [*notes[1:], None]):
         above = [upper for upper in above if upper.level < note.level]
         is_opening = note.level == 0 and after is not None and after.level > 0
-        context = " ".join([note.section, *(upper.title for upper in above)])
-        yield note, context, OPENING_WEIGHT if is_opening else 1.0
+        scale = OPENING_WEIGHT if is_opening else 1.0
+        text = " ".join([note.section, *(upper.title for upper in above), note.text])
+        fields = zip((note.heading, text), FIELD_WEIGHTS)
+        yield note, [(content_words(field), weight * scale) for field, weight in fields]
         above.append(note)
 
 
-def _weighted_words(note: Note, context: str, scale: float) -> dict[str, float]:
-    """The document that stands for a section in the ranking."""
-    fields = ((note.heading, TITLE_WEIGHT), (context, ABOVE_WEIGHT), (note.text, TEXT_WEIGHT))
-    return weigh_fields(
-        *((content_words(text), weight * scale) for text, weight in fields),
-        *((_characters(text), weight * scale * CHARACTER_WEIGHT) for text, weight in fields),
+def _addresses_of(note: Note) -> list[str]:
+    """All that a section may be called by, as addresses; that of its id comes first."""
+    names = [note.section, note.title, note.heading, f"{note.section} {note.title}"]
+    if note.number:
+        names.append(f"§{note.number}")
+    if note.level == 0:
+        file = note.name.rpartition("/")[2]
+        names += [note.name, file, f"{note.name}.md", f"{file}.md"]
+    return list(dict.fromkeys(map(_address, names)))
+
+
+class NotesInMemory:
+    """The sections of a folder, ranked and looked up without any file."""
+
+    def __init__(self, sections: list[Note], notices: Sequence[str] = ()):
+        self.sections, self.notices = sections, notices
+        self.outline = sections
+
+    @functools.cached_property
+    def _ranking(self) -> BM25:
+        return BM25(weigh_fields(*fields) for _, fields in _placed(self.sections))
+
+    @functools.cached_property
+    def _known_as(self) -> list[tuple[Note, set[str]]]:
+        return [(note, set(_addresses_of(note))) for note in self.sections]
+
+    def count(self, word: str) -> int:
+        """How many sections hold a word."""
+        return len(self._ranking.postings.get(word, ()))
+
+    def terms(self, start: str, part: str = "") -> list[str]:
+        """All words of the notes that begin so and hold that part."""
+        return [term for term in self._ranking.postings if term.startswith(start) and part in term]
+
+    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
+        """(section, score) of the sections that hold one of the words, best first."""
+        ranked = self._ranking.search(_asked(words), top_k)
+        return [(self.sections[position], score) for position, score in ranked]
+
+    def called(self, section: str, address: str) -> list[Note]:
+        """The sections with this id, else those at this address."""
+        found = [note for note in self.sections if note.section == section]
+        return found or [note for note, addresses in self._known_as if address in addresses]
+
+    def like(self, day: str, number: str, words: str) -> list[Note]:
+        """The sections of a day, with a number, with some words in the title; "" fits all."""
+        return [
+            note for note in self.sections
+            if number in ("", note.number) and words in _address(note.title)
+            and _address(note.section).startswith(day)
+        ]
+
+    def after(self, note: Note) -> Iterable[Note]:
+        """The sections that follow in reading order."""
+        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
+
+
+MOST_NOTICES = 5  # told one by one; of the others only how many there are
+RANGE = r"(.*?)(\d+(?:\.\d+)*)\s*[-–—~～至到]\s*§?\s*(\d+(?:\.\d+)*)"  # Week 2 Day 6 §1.2–1.3
+
+
+def _called(notes: Any, name: str) -> list[Note]:
+    """The sections that a name may mean: its id, its address, or what the parts of it say."""
+    for form in dict.fromkeys((name, re.split(r"[/\\]", name)[-1])):  # notes/week1-day4.md
+        address = _address(form)
+        if found := notes.called(form, address):
+            return found
+        days, numbers = re.findall(r"week\d+day\d+", address), re.findall(r"§([\d.]+)", address)
+        words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
+        if days and numbers and not re.search(r"\d", words):
+            words = ""  # they name the section; what else stands there says no more
+        if len(days) < 2 and len(numbers) < 2 and (numbers or len(words) > 1):
+            if found := notes.like("".join(days), "".join(numbers), words):
+                return found
+    return []
+
+
+def _meant(notes: Any, name: str) -> list[tuple[Note, Note]]:
+    """(first, last) section of each reading of a name; a range such as §1.2–1.3 has two ends."""
+    found = [(note, note) for note in _called(notes, name)]
+    written = re.fullmatch(RANGE, name)
+    if found or not written:
+        return found
+    before, *numbers = written.groups()
+    firsts, lasts = (_called(notes, before + number) for number in numbers)
+    return [(a, b) for a in firsts for b in lasts if a.name == b.name and a.line < b.line]
+
+
+def _joined(notes: Any, first: Note, last: Note) -> Note:
+    """The sections from `first` to `last` as one, with everything under their headings."""
+    texts, past = [first.text], first == last
+    for below in notes.after(first):
+        if past and below.level <= last.level:
+            break
+        past = past or below == last
+        texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
+    section = first.section if first == last else f"{first.section}–{last.number or last.title}"
+    return first._replace(
+        section=section, text="\n\n".join(text.strip() for text in texts).strip(),
     )
 
 
-def _addresses_of(note: Note) -> set[str]:
-    """All that a section may be called by, as addresses."""
-    names = {note.section, note.title, note.heading, f"{note.section} {note.title}"}
-    if note.number:
-        names.add(f"§{note.number}")
-    if note.level == 0:
-        file = note.name.rpartition("/")[2]
-        names |= {note.name, file, f"{note.name}.md", f"{file}.md"}
-    return {_address(name) for name in names}
-
-
 class NotesIndex:
-    """The sections of a folder of Markdown files, searched and looked up; read on first use."""
+    """The sections of a folder of Markdown files, searched and looked up; read on first use.
 
-    def __init__(self, folder: str):
-        self.folder = folder
+    notice(text) is told what had to be skipped, and why, once that is known.
+    """
+
+    def __init__(self, folder: str, *, notice: Callable[[str], None] | None = None):
+        self.folder, self.notice = folder, notice
+        self._lock = threading.RLock()
+        self._skipped: list[str] = []  # what was found out before the notes were read
+        self._told: set[str] = set()
 
     @functools.cached_property
-    def _store(self) -> tuple[list[Note], list[str]]:
-        return _read_notes(self.folder)
+    def _memory(self) -> NotesInMemory:
+        sections, notices = [], [*self._skipped]
+        for name, path in _markdown_files(self.folder, notices):
+            sections += _read_file(name, path, notices) or []
+        self._tell(notices)
+        if not sections:
+            raise ToolError(NOTHING_TO_READ)
+        return NotesInMemory(_with_unique_sections(sections), notices)
+
+    def _ask(self, work: Callable[[Any], Any]) -> Any:
+        """work(notes), which are read now if they were not yet."""
+        with self._lock:
+            memory = self._memory
+        return work(memory)
+
+    def _tell(self, notices: list[str]) -> None:
+        new = [text for text in dict.fromkeys(notices) if text not in self._told]
+        self._told.update(new)
+        if more := len(new[MOST_NOTICES:]):
+            new[MOST_NOTICES:] = [f"还有 {more} 处也跳过了"]
+        for text in new if self.notice else ():
+            self.notice(text)
 
     @property
     def sections(self) -> list[Note]:
-        """All sections in reading order, each with its own text only."""
-        return self._store[0]
+        """All sections in reading order. Of a large folder that is much: prefer search and find."""
+        return self._ask(operator.attrgetter("sections"))
+
+    @property
+    def outline(self) -> list[Note]:
+        """All sections in reading order; those of a large folder without their texts."""
+        return self._ask(operator.attrgetter("outline"))
 
     @property
     def notices(self) -> list[str]:
         """What was skipped and why, one sentence each."""
-        return self._store[1]
-
-    def outline(self) -> list[Note]:
-        """All sections in reading order; of a large folder without their texts."""
-        return self.sections
-
-    def days(self) -> list[Note]:
-        """The files, each as the note of level 0 that stands for the whole day."""
-        return [note for note in self.sections if note.level == 0]
-
-    @functools.cached_property
-    def _ranking(self) -> BM25:
-        return BM25([_weighted_words(*placed) for placed in _placed(self.sections)])
-
-    def _best(
-        self, words: list[str], characters: Iterable[str], top_k: int
-    ) -> list[tuple[Note, float]]:
-        """(section, score) of the sections that hold one of the words, best first."""
-        ranking = self._ranking
-        matched = set().union(*(ranking.postings.get(word, ()) for word in words))
-        ranked = ranking.search([*words, *characters], len(self.sections))
-        best = [hit for hit in ranked if hit[0] in matched][:top_k]
-        return [(self.sections[position], score) for position, score in best]
+        return self._ask(operator.attrgetter("notices"))
 
     def search(self, query: str, top_k: int = 5) -> list[Hit]:
         """The best sections for a question in Chinese or English, best first; [] if no word fits.
@@ -3339,69 +3430,40 @@ class NotesIndex:
             ToolError: the query is blank, or there are no notes.
         """
         if not query.strip():
-            raise ToolError("query 是空的，请写要查的词，如 KV Cache 显存")
+            raise ToolError("参数 query 不能为空，请给出要查的关键词")
         if len(query) > MAX_QUERY:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
-        words = query_words(query)
-        best = self._best(words, _characters(query), top_k)
-        return [Hit(note, score, _snippet(note.text, words)) for note, score in best]
 
-    @functools.cached_property
-    def _addresses(self) -> dict[str, list[Note]]:
-        """Address → the sections that may be called so."""
-        addresses: dict[str, list[Note]] = {}
-        for note in self.sections:
-            for address in _addresses_of(note):
-                addresses.setdefault(address, []).append(note)
-        return addresses
+        def ranked(notes: Any) -> list[Hit]:
+            words = known_words(query_words(query), notes)
+            found = notes.best(words, top_k)
+            return [Hit(note, score, _snippet(note.text, words)) for note, score in found]
 
-    def _called(self, name: str) -> list[Note]:
-        """The sections with this id, else at this address, else with it in their title."""
-        address = _address(name)
-        found = [note for note in self.sections if note.section == name]
-        found = found or self._addresses.get(address, [])
-        if found or len(address) < 2:
-            return found
-        return [note for note in self.sections if address in _address(note.title)]
-
-    def _after(self, note: Note) -> Iterable[Note]:
-        """The sections that follow in reading order."""
-        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
-
-    def _nearest(self, name: str) -> list[Note]:
-        from difflib import get_close_matches
-
-        close = get_close_matches(_address(name)[:MAX_TITLE], self._addresses, n=3)
-        near = [self._addresses[address][0] for address in close]
-        near += [note for note, _ in self._best(query_words(name), [], 3)]
-        return list(dict.fromkeys(near))
-
-    def _whole(self, note: Note) -> Note:
-        """The section with everything that stands under its heading."""
-        texts = [note.text]
-        for below in self._after(note):
-            if below.level <= note.level:
-                break
-            texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
-        return note._replace(text="\n\n".join(text.strip() for text in texts).strip())
+        return self._ask(ranked)
 
     def find(self, name: str) -> Note:
         """The section that a search hit or a reader calls by `name`, with all its subsections.
 
-        Accepted: an id (`Week 1 Day 4 §1.4`, `week1-day4 1.4`, `第1周第4天 §1.4`), a file or day
-        (`week1-day4`), a heading, or a part of a heading that no other section has.
+        Accepted: an id (`Week 1 Day 4 §1.4`, `week1-day4 1.4`, `第1周第4天 §1.4`), several in a row
+        (`Week 2 Day 6 §1.2–1.3`), a file or day (`week1-day4`), a number or a heading or a part
+        of a heading that no other section has.
 
         Raises:
             ToolError: unknown or ambiguous, with the nearest sections.
         """
-        found = self._called(name[:MAX_QUERY].strip())
-        if len(found) == 1:
-            return self._whole(found[0])
-        reason = "有好几节符合" if found else "没有这一节"
-        near = found or self._nearest(name[:MAX_QUERY])
-        listed = "；".join(f"{note.section} {note.title}" for note in near[:5])
-        how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
-        raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
+        name = name[:MAX_QUERY].strip()
+
+        def found(notes: Any) -> Note:
+            meant = _meant(notes, name)
+            if len(meant) == 1:
+                return _joined(notes, *meant[0])
+            near = meant[:5] or notes.best(known_words(query_words(name), notes), 5)
+            listed = "；".join(f"{note.section} {note.title}" for note, _ in near)
+            reason = "有好几节符合" if meant else "没有这一节"
+            how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
+            raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
+
+        return self._ask(found)
 
 
 # A folder of ten thousand sections takes seconds to index, so it is done once: a SQLite file in the
@@ -3411,33 +3473,38 @@ class NotesIndex:
 # FTS5, a read-only disk) the notes are held in memory as before.
 
 LARGE_FOLDER = 2_000_000  # bytes of Markdown, about 2,000 sections; memory is faster below that
-STORE_VERSION = 1  # of the tables and of tokenize; raise it when either changes
+STORE_VERSION = 2  # of the tables and of tokenize; raise it when either changes
 CANDIDATES = 50  # sections that FTS5 proposes for scoring
 COMMON = 1_000  # a word in more sections, and in a tenth of all, proposes none if others can
 PATIENCE = 120.0  # seconds to wait while another process builds the same index
 WORDS_IN_MEMORY = 8_000_000  # bytes that FTS5 collects before it writes them; the default is 1 MB
 PROGRESS_STEP = 100  # files between two calls of `progress`
+NO_STORE = "建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读"
 
 # The sections of a file have the ids from `first` up to, not with, `last`, in reading order.
 STORE_TABLES = """
+    PRAGMA page_size = 16384;  -- texts are long: a fifth less work than with 4096
+    PRAGMA journal_mode = WAL;  -- others read on while one process writes
+    PRAGMA synchronous = NORMAL;
+    BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS files(
         name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
         length REAL, notice TEXT);
     CREATE TABLE IF NOT EXISTS sections(
-        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL, length REAL, context TEXT,
+        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL,
         name TEXT, section TEXT, title TEXT, line INTEGER, text TEXT, level INTEGER, number TEXT);
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
-        heading, context, text, characters, tokenize = "ascii tokenchars '.'");
+        heading, text, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
+    COMMIT;
 """
 NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
-FIELD_WEIGHTS = (TITLE_WEIGHT, ABOVE_WEIGHT, TEXT_WEIGHT)
 PROPOSED = f"""
-    SELECT s.scale, s.length, s.context, w.heading, w.context, w.text, {NOTE_COLUMNS}
+    SELECT s.scale, w.heading, w.text, {NOTE_COLUMNS}
     FROM words AS w JOIN sections AS s ON s.id = w.rowid
     WHERE w.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
-        ORDER BY bm25(words, {TITLE_WEIGHT}, {ABOVE_WEIGHT}, {TEXT_WEIGHT}, 0) LIMIT ?)
+        ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
 """
 
 
@@ -3451,64 +3518,34 @@ def notes_cache(platform: str, variables: Mapping[str, str], home: str) -> str:
     return os.path.join(customs.get(platform, common), "w4d3_tools_mcp")
 
 
-def _open_store(path: str):
-    """A connection to the index file, made with its tables where it is new."""
-    import sqlite3
-
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # notes may be private
-    base = sqlite3.connect(
-        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
-    )
-    try:
-        base.execute("PRAGMA page_size = 16384")  # texts are long: a fifth less work than with 4096
-        base.execute("PRAGMA journal_mode = WAL")  # others read on while one process writes
-        base.execute("PRAGMA synchronous = NORMAL")
-        base.executescript(f"BEGIN IMMEDIATE; {STORE_TABLES} COMMIT;")
-    except BaseException:
-        base.close()
-        raise
-    return base
+def _insert(base, table: str, *values: object) -> None:
+    base.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
 
-def _store_section(base, id: int, note: Note, context: str, scale: float) -> float:
-    """Put one section into the store; returns its weighted length as BM25 counts it."""
-    texts = (note.heading, context, note.text)
-    words, characters = [*map(content_words, texts)], [*map(_characters, texts)]
-    length = scale * sum(
-        weight * (len(has) + CHARACTER_WEIGHT * len(single))
-        for weight, has, single in zip(FIELD_WEIGHTS, words, characters)
-    )
-    addresses = f" {' '.join(_addresses_of(note))} "
-    row = (id, addresses, _address(note.title), scale, length, context, *note)
-    base.execute(f"INSERT INTO sections VALUES ({', '.join('?' * len(row))})", row)
-    row = (id, *map(" ".join, words), " ".join(set().union(*characters)))
-    columns = "rowid, heading, context, text, characters"
-    base.execute(f"INSERT INTO words({columns}) VALUES (?, ?, ?, ?, ?)", row)
-    return length
-
-
-def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
-    """Read one file into the store. One that is no notes keeps its notice instead of sections."""
-    notes, notice = [], ""
-    try:
-        notes = _with_unique_sections(_read_file(name, path))
-        day = "SELECT 1 FROM sections WHERE section = ?"
-        if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
-            notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
-    except ToolError as error:
-        notice = str(error)
+def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]:
+    """Read one file into the store, or its notice; of what cannot be read it is returned only."""
+    notices: list[str] = []
+    notes, length = _read_file(name, path, notices), 0.0
+    if notes is None:
+        return notices
+    day = "SELECT 1 FROM sections WHERE section = ?"
+    if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
+        notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
     first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
-    placed = enumerate(_placed(notes), first)
-    length = sum(_store_section(base, id, *section) for id, section in placed)
-    row = (name, *stamp, first, first + len(notes), length, notice)
-    base.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    for id, (note, fields) in enumerate(_placed(notes), first):
+        length += sum(weight * len(words) for words, weight in fields)
+        known_as, scale = f" {' '.join(_addresses_of(note))} ", fields[-1][1]
+        _insert(base, "sections", id, known_as, _address(note.title), scale, *note)
+        _insert(base, "words(rowid, heading, text)", id, *(" ".join(words) for words, _ in fields))
+    _insert(base, "files", name, *stamp, first, first + len(notes), length, "".join(notices))
+    return []
 
 
 def _forget_file(base, name: str) -> None:
     row = "SELECT first, last - 1 FROM files WHERE name = ?"
-    first, last = base.execute(row, (name,)).fetchone()
-    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", (first, last))
-    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", (first, last))
+    ids = base.execute(row, (name,)).fetchone()
+    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", ids)
+    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", ids)
     base.execute("DELETE FROM files WHERE name = ?", (name,))
 
 
@@ -3531,46 +3568,82 @@ def _update_store(base, listed: dict, notices: list[str], progress: Callable | N
         for name in gone:
             _forget_file(base, name)
         for done, name in enumerate(changed, 1):
-            try:
-                _store_file(base, name, *listed[name])
-            except OSError:
-                notices.append(_unreadable(name))
+            notices += _store_file(base, name, *listed[name])
             if progress and (done % PROGRESS_STEP == 0 or done == len(changed)):
                 progress(done, len(changed))
 
 
-@functools.lru_cache(maxsize=2**14)
-def _having(base, term: str) -> int:
-    """How many sections hold a word; counted once, since FTS5 reads a whole list for it."""
-    return (base.execute("SELECT doc FROM counts WHERE term = ?", (term,)).fetchone() or [0])[0]
+class NotesInStore:
+    """What NotesInMemory offers, from an index file."""
 
+    def __init__(self, base: Any, skipped: list[str]):
+        self.base, self._skipped = base, skipped
+        # FTS5 reads a whole list to count a word, so each is counted once.
+        self.count = functools.lru_cache(maxsize=2**14)(self._count)
 
-def _stored_best(base, words: list[str], characters: Iterable[str], top_k: int) -> list[tuple]:
-    """What NotesIndex._best gives, with the same scores."""
-    sections, length = base.execute("SELECT SUM(last - first), SUM(length) FROM files").fetchone()
-    singles = set(characters)
-    counts = {term: _having(base, term) for term in [*words, *singles]}
-    telling = {term: inverse_frequency(sections, count) for term, count in counts.items()}
-    rare = [word for word in words if 0 < counts[word] <= max(COMMON, sections // 10)]
+    def _count(self, word: str) -> int:
+        row = self.base.execute("SELECT doc FROM counts WHERE term = ?", (word,)).fetchone()
+        return row[0] if row else 0
 
-    def scored(row: tuple) -> tuple[float, Note]:
-        scale, size, context, *stored = row[:6]
-        note = Note(*row[6:])
-        damping = K1 * (1 - B + B * size * sections / length)
-        lists, texts = [text.split() for text in stored], (note.heading, context, note.text)
-        score = 0.0
-        for term, tells in telling.items():
-            n = sum(weight * has.count(term) for weight, has in zip(FIELD_WEIGHTS, lists))
-            if term in singles:
-                single = (weight * text.count(term) for weight, text in zip(FIELD_WEIGHTS, texts))
-                n += CHARACTER_WEIGHT * sum(single)
-            score += tells * scale * n * (K1 + 1) / (scale * n + damping)
-        return score, note
+    def terms(self, start: str, part: str = "") -> list[str]:
+        query = "SELECT term FROM counts WHERE term BETWEEN ? AND ? AND instr(term, ?)"
+        return [term for term, in self.base.execute(query, (start, start + "\U0010ffff", part))]
 
-    match = " OR ".join(f'"{word}"' for word in rare or words)  # quoted: no word is an operator
-    rows = base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if words else ()
-    best = sorted(map(scored, rows), key=lambda hit: (-hit[0], hit[1].name, hit[1].line))
-    return [(note, score) for score, note in best[:top_k]]
+    def _notes(self, condition: str, *values: object, columns: str = NOTE_COLUMNS) -> list[Note]:
+        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+        return [Note(*row) for row in self.base.execute(query, values)]
+
+    @property
+    def sections(self) -> list[Note]:
+        return self._notes("1")
+
+    @property
+    def outline(self) -> list[Note]:
+        return self._notes("1", columns=NOTE_COLUMNS.replace("s.text", "''"))
+
+    @property
+    def notices(self) -> list[str]:
+        rows = self.base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
+        return [*self._skipped, *(notice for notice, in rows)]
+
+    def called(self, section: str, address: str) -> list[Note]:
+        section = section.encode("utf-8", "replace").decode()  # half a character is in no database
+        return self._notes("s.section = ?", section) or self._notes(
+            "instr(s.addresses, ?)", f" {address} "
+        )
+
+    def like(self, day: str, number: str, words: str) -> list[Note]:
+        condition = "? IN ('', s.number) AND instr(s.titled, ?) AND instr(s.addresses, ?) = 1"
+        return self._notes(condition, number, words, f" {day}")
+
+    def after(self, note: Note) -> list[Note]:
+        return self._notes("s.name = ? AND s.line > ?", note.name, note.line)
+
+    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
+        totals = "SELECT SUM(last - first), SUM(length) FROM files"
+        sections, length = self.base.execute(totals).fetchone()
+        telling = {
+            word: weight * inverse_frequency(sections, self.count(word))
+            for word, weight in _asked(words).items() if self.count(word)
+        }
+        rare = [word for word in telling if self.count(word) <= max(COMMON, sections // 10)]
+
+        def scored(row: tuple) -> tuple[Note, float]:
+            scale, fields = row[0], [text.split() for text in row[1:3]]
+            score, size = 0.0, scale * sum(map(operator.mul, FIELD_WEIGHTS, map(len, fields)))
+            damping = K1 * (1 - B + B * size * sections / length)
+            for word, tells in telling.items():
+                counts = (words.count(word) for words in fields)
+                n = scale * sum(map(operator.mul, FIELD_WEIGHTS, counts))
+                score += tells * n * (K1 + 1) / (n + damping)
+            return Note(*row[3:]), score
+
+        if not telling:
+            return []
+        match = " OR ".join(f'"{word}"' for word in rare or telling)  # quoted: none is an operator
+        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k)))
+        hits = sorted(map(scored, found), key=lambda hit: (-hit[1], hit[0].name, hit[0].line))
+        return hits[:top_k]
 
 
 class LargeNotesIndex(NotesIndex):
@@ -3581,17 +3654,14 @@ class LargeNotesIndex(NotesIndex):
 
     def __init__(
         self, folder: str, cache: str, *, large: int = LARGE_FOLDER,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None, **options: Any,
     ):
-        super().__init__(folder)
+        super().__init__(folder, **options)
         self.cache, self.large, self.progress = cache, large, progress
-        self._lock = threading.RLock()
-        self._base = None  # the open store
-        self._skipped: list[str] = []  # what is no part of it, and why
+        self._store: NotesInStore | None = None
 
     @functools.cached_property
     def path(self) -> str:
-        """The index file of this folder."""
         from hashlib import sha256
 
         mark = sha256(os.fsencode(os.path.realpath(self.folder))).hexdigest()[:16]
@@ -3600,24 +3670,25 @@ class LargeNotesIndex(NotesIndex):
     @functools.cached_property
     def _listed(self) -> dict[str, tuple[str, tuple[int, int]]]:
         """Name → path and (time, size) of each file; {} when notes are held in memory."""
-        _check_folder(self.folder)
         listed = {}
         for name, path in _markdown_files(self.folder, self._skipped):
             with contextlib.suppress(OSError):  # vanished since
                 status = os.stat(path)
                 listed[name] = path, (status.st_mtime_ns, status.st_size)
-        return listed if sum(stamp[1] for _, stamp in listed.values()) >= self.large else {}
+        if sum(stamp[1] for _, stamp in listed.values()) >= self.large:
+            return listed
+        self._skipped.clear()  # whoever reads the notes will find it again
+        return {}
 
-    def _ask(self, work: Callable, in_memory: Callable) -> Any:
-        """work(store), or in_memory() where there is no store."""
+    def _ask(self, work):
         with self._lock:
             if self._listed:
                 try:
                     return self._with_store(work)
                 except (ImportError, OSError):
                     self._listed = {}
-                    self._skipped.append("建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读")
-        return in_memory()
+                    self._skipped[:] = [NO_STORE]
+        return super()._ask(work)
 
     def _with_store(self, work: Callable) -> Any:
         """work(store), on a new one if the file is damaged. Raises OSError if there can be none."""
@@ -3625,84 +3696,40 @@ class LargeNotesIndex(NotesIndex):
 
         for _ in range(2):
             try:
-                if self._base is None:
-                    self._base = _open_store(self.path)
-                    _update_store(self._base, self._listed, self._skipped, self.progress)
-                if not self._base.execute("SELECT 1 FROM sections").fetchone():
-                    raise ToolError(NOTHING_TO_READ)
-                return work(self._base)
+                if self._store is None:
+                    self._store = self._opened()
+                return work(self._store)
             except sqlite3.OperationalError as error:  # no FTS5, no right to write, locked for ever
                 raise OSError(str(error)) from error
             except sqlite3.DatabaseError:
-                self._discard()
+                if self._store:
+                    self._store.base.close()
+                    self._store = None
+                for end in ("", "-wal", "-shm"):
+                    with contextlib.suppress(OSError):
+                        os.remove(self.path + end)
         raise OSError("damaged again")
 
-    def _discard(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
-        for end in ("", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                os.remove(self.path + end)
+    def _opened(self) -> NotesInStore:
+        """The store, made where it is new, and brought up to date."""
+        import sqlite3
 
-    def _notes(
-        self, condition: str, *values: object, columns: str = NOTE_COLUMNS,
-    ) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
-        return lambda base: [Note(*row) for row in base.execute(query, values)]
-
-    @property
-    def sections(self) -> list[Note]:
-        """All sections in reading order. Of a large folder that is much: prefer search and find."""
-        return self._ask(self._notes("1"), lambda: super(LargeNotesIndex, self).sections)
-
-    @property
-    def notices(self) -> list[str]:
-        """What was skipped and why, one sentence each."""
-        stored = "SELECT notice FROM files WHERE notice <> '' ORDER BY name"
-        found = self._ask(
-            lambda base: [notice for notice, in base.execute(stored)],
-            lambda: super(LargeNotesIndex, self).notices,
+        os.makedirs(self.cache, mode=0o700, exist_ok=True)  # notes may be private
+        base = sqlite3.connect(
+            self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
         )
-        return list(dict.fromkeys([*self._skipped, *found]))
-
-    def outline(self) -> list[Note]:
-        """All sections in reading order, without their texts where these are not in memory."""
-        bare = NOTE_COLUMNS.replace("s.text", "''")
-        return self._ask(self._notes("1", columns=bare), super().outline)
-
-    def days(self) -> list[Note]:
-        """The files, each as the note of level 0 that stands for the whole."""
-        return self._ask(self._notes("s.level = 0"), super().days)
-
-    def _best(self, words, characters, top_k):
-        return self._ask(
-            lambda base: _stored_best(base, words, characters, top_k),
-            lambda: super(LargeNotesIndex, self)._best(words, characters, top_k),
-        )
-
-    def _called(self, name):
-        name = name.encode("utf-8", "replace").decode()  # half a character is in no database
-        address = _address(name)
-
-        def stored(base) -> list[Note]:
-            found = self._notes("s.section = ?", name)(base)
-            found = found or self._notes("instr(s.addresses, ?)", f" {address} ")(base)
-            if found or len(address) < 2:
-                return found
-            return self._notes("instr(s.titled, ?)", address)(base)
-
-        return self._ask(stored, lambda: super(LargeNotesIndex, self)._called(name))
-
-    def _after(self, note):
-        later = self._notes("s.name = ? AND s.line > ?", note.name, note.line)
-        return self._ask(later, lambda: super(LargeNotesIndex, self)._after(note))
-
-    def _nearest(self, name):
-        return self._ask(
-            lambda base: [note for note, _ in _stored_best(base, query_words(name), [], 3)],
-            lambda: super(LargeNotesIndex, self)._nearest(name),
-        )
+        try:
+            base.executescript(STORE_TABLES)
+            skipped = [*self._skipped]
+            _update_store(base, self._listed, skipped, self.progress)
+            store = NotesInStore(base, skipped)
+            self._tell(store.notices)
+            if not base.execute("SELECT 1 FROM sections").fetchone():
+                raise ToolError(NOTHING_TO_READ)
+        except BaseException:
+            base.close()
+            raise
+        return store
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3711,7 +3738,7 @@ class LargeNotesIndex(NotesIndex):
 # The same four for demos, --ask and the MCP server. Signatures and docstrings are all there is:
 # schemas are generated from them and cannot drift. To add a tool, write one function.
 
-NOTES_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "notes")
+NOTES_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "notes")
 MOST_HITS = 20  # more than a model reads with care
 LARGEST = 10**9  # of any one factor of the KV cache; real models stay far below
 NOTE_CHARACTERS = 6000  # read_note returns whole sections
@@ -3795,16 +3822,11 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
             query: 关键词，中文或英文，例如 "KV Cache 显存" 或 "GRPO"。
             top_k: 最多返回几节，1 到 20，例如 3。
         """
-        if not query.strip():
-            raise ToolError("参数 query 不能为空，请给出要查的关键词")
         if not 1 <= top_k <= MOST_HITS:
             raise ToolError(f"参数 top_k 应该在 1 到 {MOST_HITS} 之间，收到的是 {show(top_k)}")
         hits = [
-            NoteHit(
-                section=hit.note.section, title=hit.note.title, snippet=hit.snippet,
-                score=round(hit.score, 2),
-            )
-            for hit in index.search(query, top_k)
+            NoteHit(section=note.section, title=note.title, snippet=snippet, score=round(score, 2))
+            for note, score, snippet in index.search(query, top_k)
         ]
         found = f"找到 {len(hits)} 节，用 read_note 可读全文"
         return {"message": found if hits else "没有找到，请换一个说法再查", "hits": hits}
@@ -6739,7 +6761,7 @@ class McpServer:
     def outline(self) -> list[Note]:
         """Every section in reading order; [] if there are no notes."""
         try:
-            return self.notes.outline() if self.notes else []
+            return self.notes.outline if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
             return []
 

@@ -2,7 +2,7 @@
 
     python3 bench_notes.py FOLDER QUERIES.json
 
-FOLDER holds Markdown (make_corpus.py writes any number of sections), QUERIES.json a list of
+FOLDER holds Markdown files, QUERIES.json a list of
 {"query": text}. Each line is a process of its own; the index goes to a directory that is removed.
 """
 
@@ -33,7 +33,7 @@ def child(folder, cache, count):
     print(
         f"first answer {first[0] * 1000:8.0f} ms wall {first[1]:6.2f} s CPU   "
         f"query p50 {times[len(times) // 2]:6.2f} p95 {times[len(times) * 95 // 100]:6.2f} ms   "
-        f"memory added {added:5.0f} MB   in memory: {index._base is None}"
+        f"memory added {added:5.0f} MB   in memory: {index._store is None}"
     )
 
 

@@ -1,11 +1,15 @@
 """§7: the four tools, called the way a model calls them, on the real notes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import w4d3_tools_mcp as product
 from w4d3_tools_mcp import (
     NotesIndex,
     ToolCall,
@@ -19,7 +23,9 @@ from w4d3_tools_mcp import (
 )
 
 TOOLS = built_in_tools()
-QUERIES = json.loads((Path(__file__).parent / "data" / "notes_queries.json").read_text("utf-8"))
+DATA = Path(__file__).parent / "data"
+QUERIES = json.loads((DATA / "notes_queries.json").read_text("utf-8"))
+FRESH = json.loads((DATA / "notes_fresh_queries.json").read_text("utf-8"))
 
 
 def call(name, **arguments):
@@ -144,6 +150,36 @@ def test_a_missing_folder_is_a_clear_message():
             attempt()
 
 
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("Week 2 Day 6 §1.2–1.3", "Week 2 Day 6 §1.2–1.3"),
+        ("1.4", "Week 1 Day 4 §1.4"),
+        ("W1D4 §1.4", "Week 1 Day 4 §1.4"),
+        ("notes/week1-day4.md", "Week 1 Day 4"),
+        ("week 1 day 4", "Week 1 Day 4"),
+        ("LoRA与QLoRA", "Week 2 Day 6 §2"),
+        ("Dr GRPO", "Week 3 Day 3 §3"),
+    ],
+)
+def test_sections_are_read_by_what_people_write(name, section):
+    assert read_note(name).startswith(section)
+
+
+def test_a_script_started_through_a_link_finds_its_notes(tmp_path):
+    link = tmp_path / "tools.py"
+    link.symlink_to(product.__file__)
+    code = f"import runpy; print(runpy.run_path({str(link)!r})['read_note']('1.4')[:17])"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+    assert child.stdout.strip() == "Week 1 Day 4 §1.4"
+
+
 def rank(query, section, k=5):
     sections = [hit["section"] for hit in search_notes(query, k)["hits"]]
     return sections.index(section) + 1 if section in sections else None
@@ -154,6 +190,15 @@ def test_the_bundled_queries_find_their_sections():
     missed = [q["query"] for q, r in zip(QUERIES, ranks) if r is None]
     assert missed == []
     assert sum(r == 1 for r in ranks) / len(ranks) >= 0.9
+
+
+@pytest.mark.parametrize("part", ["tuned", "held out", "second"])
+def test_fresh_queries_find_their_sections(part):
+    """Written before the ranking was tuned; the misses of "held out" were never looked at."""
+    ranks = [rank(row["query"], row["section"]) for row in FRESH if row["set"] == part]
+    assert len(ranks) > 80
+    assert sum(r == 1 for r in ranks) / len(ranks) >= 0.8
+    assert sum(r is not None for r in ranks) / len(ranks) >= 0.95
 
 
 def test_every_section_is_the_first_answer_to_a_chinese_and_an_english_query():

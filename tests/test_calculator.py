@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 import subprocess
 import sys
 import warnings
@@ -122,7 +123,7 @@ def test_integers_stay_exact(numbers):
 
 PYTHON_TEXTS = [  # the same text in both
     "2**10", "2**-2", "-2**2", "(-2)**3", "2**3**2", "-7//2", "-7%3", "7%-3", "7.5%2", "1_000*2",
-    "0x1F+0b11", "1.5e3/3", ".5+5.", "--5", "-+-3", "1<2<3", "1<3<2", "3>2>=2!=1", "1==1.0",
+    "0x1F+0b11", "1.5e3/3", ".5+5.", "--5", "-+-3", "1<2<3", "1<3<2", "3>2>=2 != 1", "1==1.0",
     "0.1+0.2", "(1<2)+1", "10/5", "2**4096 % 1000007", "10**4000 // 10**3999", "- 0.0", "1e-400",
     "2 *\t3", "(1 +\n 2)", "5//2*2.0",
 ]  # fmt: skip
@@ -187,7 +188,7 @@ def test_further_functions(text, expected):
         ("1\u00a0+\u30002\u202f", "1+2"),
         ("\ufeff1+1", "1+1"),
         ("1≤2", "1<=2"),
-        ("1≠1", "1!=1"),
+        ("1≠1", "1 != 1"),
         ("２＊＊３", "2**3"),
         ("2*π", "2*pi"),
         ("5²", "5**2"),
@@ -205,6 +206,41 @@ def test_further_functions(text, expected):
 def test_typed_forms_mean_their_plain_form(typed, plain):
     assert same(safe_eval(typed), safe_eval(plain))
     assert same(safe_eval(typed), eval(plain, {"pi": math.pi, "max": max}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7%-3", "-7%-3", "70 % -3", "7%3", "7 %3", "17%(-5)", "(7)%(-3)", "10%5%3", "10*7%3",
+        "17%(2+3)", "100 + 5 % 3", "5 != 120", "(2+3) != 120", "pow(2,100)", "pow(2, 100, 200)",
+        "max(1, 234)", "max(1234,567)", "max(0,255)", "max(1.5,200)", "max(10,20)", "max(1,2345)",
+        "2*-3", "5--3", "1e3%7", "3e+2",
+    ],
+)  # fmt: skip
+def test_what_has_one_reading_is_read_as_python_reads_it(text):
+    assert same(safe_eval(text), eval(text))
+
+
+NUMERALS = st.integers(0, 9999).map(str) | st.floats(0, 99).map(lambda x: f"{x:.2f}")
+GLUE = st.sampled_from([*"+-*/%<>", "**", "//", " % ", " - ", ", ", ",", "%-", "% ", "!=", " != "])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(NUMERALS, GLUE), max_size=3), NUMERALS, st.sampled_from(["", "max", "gcd"])
+)
+def test_what_is_computed_is_never_a_second_reading(pairs, last, name):
+    """Where a person may have meant a percentage, a factorial or one long number, none is given."""
+    inner = "".join(number + glue for number, glue in pairs) + last
+    text = f"{name}({inner})"
+    try:
+        value = safe_eval(text)
+    except ToolError:
+        return
+    assert same(value, eval(text, {"max": max, "gcd": math.gcd}))
+    inside = text.replace(" ", "_")
+    assert not re.search(r"[1-9]\d{0,2},\d{3}(?!\d)", re.sub(r"\d*\.\d+|\d{4,}", "x", inside))
+    assert "!=" not in re.sub("_!=", "", inside) and not re.search(r"\d%[-_]", inside)
 
 
 def test_a_comparison_chain_stops_at_the_first_false():
@@ -248,6 +284,39 @@ HINTS = [
     ("50% + 3", "0.5"),
     ("200 * 50% - 3", "0.5"),
     ("５０％", "0.5"),
+    *[
+        (text, "0.5")
+        for text in (
+            "50%-1",
+            "80*25%-1",
+            "100+50%-20",
+            "20%-5",
+            "5%-1",
+            "7%-1",
+            "50% -1",
+            "50 % - 1",
+            "50%+1",
+            "(1+2)%-1",
+            "pi%-1",
+            "1+\n50%-1",
+            "5%-2%",
+            "100%-20%",
+            "50%==0.5",
+            "50%<60",
+            "50%>=0.4",
+            "50% 200",
+            "7% 3",
+            "50%*2",
+            "50%**2",
+            "50%/2",
+            "(50%)",
+            "max(50%, 1)",
+            "50%of 8",
+            "５０％－１",
+            "12%-3",
+            "3*7%-3",
+        )
+    ],
     ("5!", "factorial(5)"),
     ("3! + 1", "factorial(5)"),
     ("(1+2)!", "factorial(5)"),
@@ -256,6 +325,82 @@ HINTS = [
     ("１，０００＋１", "千位分隔符"),
     ("max(1,000, 2)", "千位分隔符"),
     ("sqrt(1,024)", "千位分隔符"),
+    *[
+        (text, "千位分隔符")
+        for text in (
+            "min(1,234)",
+            "max(1,234, 5)",
+            "min(12,345)",
+            "max(-1,200)",
+            "min(1,234.5)",
+            "min(2*1,234)",
+            "gcd(12,180)",
+            "hypot(300,400)",
+            "round(1,234)",
+            "log(2,100)",
+            "pow(2,100,200)",
+            "1,234",
+            "max（1，200）",
+            "min(1,234,567)",
+            "max(1, 000)",
+            "1,234 < 2",
+            "(1,234)*2",
+            "１，２３４",
+            "max(min(1,234), 2)",
+            "perm(10,200)",
+            "pow(1,234*2,345)",
+        )
+    ],
+    ("1,5+2", "小数点写 ."),
+    ("5!=120", "factorial(5) == 120"),
+    ("5!= 120", "5 != 120"),
+    ("(2+3)!=120", "factorial(5) == 120"),
+    ("5! = 120", "factorial(5)"),
+    ("5!!", "factorial(5)"),
+    ("!5", "factorial(5)"),
+    ("1 000 000", "1 000 写 1000"),
+    ("1\u00a0000", "1 000 写 1000"),
+    ("1 2/3", "1+2/3"),
+    ("1.000.000", "小数点"),
+    ("1'000", "1000"),
+    ("1。5", "小数点写 ."),
+    ("max(1、2)", "逗号"),
+    ("max(1;2)", "逗号"),
+    *[
+        (text, "10km 写 10")
+        for text in (
+            "10km",
+            "10 km/h",
+            "8k",
+            "16GiB*2",
+            "30min",
+            "2h30m",
+            "5 kg + 3",
+            "2x",
+            "3 apples",
+        )
+    ],
+    ("2e", "2*(3+4)"),
+    ("2 e", "2*(3+4)"),
+    ("(1+2)pi", "2*(3+4)"),
+    ("6÷2(1+2)", "2*(3+4)"),
+    ("sqrt 16", "sqrt(16)"),
+    ("log2 8", "括号"),
+    ("sin30", "括号"),
+    ("sin²(30)", "sin(2)"),
+    ("5——3", "减号"),
+    ("5 –– 3", "减号"),
+    ("3:4", "3/4"),
+    ("3：4", "3/4"),
+    ("3万", "10**4"),
+    ("5‰", "0.005"),
+    ("1=<2", "<="),
+    ("1=>2", ">="),
+    ("1<>2", "!="),
+    ("3+4=?", "“?”"),
+    ("5 plus 3", "+ - * /"),
+    ("20 percent of 50", "+ - * /"),
+    ("square root of 16", "+ - * /"),
     ("2(3+4)", "2*(3+4)"),
     ("(1+2)(3)", "2*(3+4)"),
     ("2pi", "乘号"),
@@ -264,6 +409,7 @@ HINTS = [
     ("(1+2)3", "缺运算符"),
     ("1 2", "缺运算符"),
     ("2 x 3", "乘号写 *"),
+    ("2 x(3)", "乘号写 *"),
     ("2X3", "乘号写 *"),
     ("7 mod 3", "取余写 %"),
     ("3+4=", "等号"),

@@ -49,7 +49,11 @@ def stored(folder, cache, **options):
 
 
 def is_stored(index):
-    return index._base is not None
+    return index._store is not None
+
+
+def days_of(index):
+    return [note.name for note in index.sections if note.level == 0]
 
 
 def ids(hits):
@@ -109,7 +113,7 @@ def test_the_bundled_queries_find_their_section(both, way):
 @needs_fts5
 def test_both_ways_know_the_same_sections_by_the_same_names(both):
     memory, large = both
-    assert large.sections == memory.sections and large.days() == memory.days()
+    assert large.sections == memory.sections
     for note in memory.sections:
         for name in (note.section, note.heading, f"{note.section} {note.title}"):
             try:
@@ -119,6 +123,12 @@ def test_both_ways_know_the_same_sections_by_the_same_names(both):
                     large.find(name)
             else:
                 assert large.find(name) == expected
+    for name in ("Week 2 Day 6 §1.2–1.3", "1.4", "W1D4 §1.4", "notes/week1-day4.md", "week 1 day 4",
+                 "Week 1 Day 4 §1.4 KV Cache", "week1-day4 KV Cache", "Week 01, Day 04", "Dr GRPO",
+                 "Week 4 Day 3 §3–3.4", "1.4 占多少显存", "KV Cache"):  # fmt: skip
+        assert large.find(name) == memory.find(name)
+    for query in ("kvcache", "attenton", "multihead atention", "speculativ decodng", "quantzation"):
+        assert ids(large.search(query, 3)) == ids(memory.search(query, 3)) != []
     for index in both:
         with pytest.raises(ToolError, match="相近的有"):
             index.find("KV Cache 显存 占用 公式")
@@ -249,7 +259,7 @@ def test_only_changed_files_are_read_again(folder, tmp_path):
     assert ids(large.search("正则化")) == ["a"]
     assert large.search("梯度") == [] and ids(large.search("教师")) == ["more9"]
     assert read == [7, 2]
-    assert [note.name for note in large.days()] == [
+    assert days_of(large) == [
         "a",
         "more1",
         "more2",
@@ -267,10 +277,13 @@ def test_an_index_stopped_half_way_leaves_nothing_behind(folder, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         stored(folder, tmp_path / "cache", progress=stop).search("梯度")
-    large = stored(folder, tmp_path / "cache")
-    assert ids(large.search("梯度")) and len(large.sections) == len(
-        NotesIndex(str(folder)).sections
-    )
+    interrupted = stored(folder, tmp_path / "cache", progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.search("梯度")
+    interrupted.progress = None
+    for large in (interrupted, stored(folder, tmp_path / "cache")):
+        assert ids(large.search("梯度"))
+        assert len(large.sections) == len(NotesIndex(str(folder)).sections)
 
 
 @needs_fts5
@@ -294,6 +307,39 @@ def test_what_is_no_notes_is_named_at_every_start_and_not_read_again(folder, tmp
         assert large.notices == NotesIndex(str(folder)).notices and len(large.notices) == 2
         assert not any(str(tmp_path) in notice for notice in large.notices)
     assert read == [5]
+
+
+@needs_fts5
+def test_what_is_skipped_is_told_at_every_start_once(folder, tmp_path):
+    (folder / "gbk.md").write_bytes("# 国标\n\n内容\n".encode("gbk"))
+    for way in ("stored", "stored", "memory"):
+        told = []
+        cache = tmp_path / ("cache" if way == "stored" else "gbk.md")
+        large = LargeNotesIndex(
+            str(folder), str(cache), large=0 if way == "stored" else 10**9, notice=told.append
+        )
+        assert told == []
+        large.search("梯度")
+        large.find("a")
+        assert is_stored(large) == (way == "stored")
+        assert told == large.notices == ["跳过不是 UTF-8 的文件 gbk.md"]
+
+
+@needs_fts5
+def test_a_file_that_could_not_be_read_is_tried_again_at_the_next_start(folder, tmp_path):
+    real = product._read_file
+
+    def closed(name, path, notices):
+        return real(name, str(tmp_path / "none") if name == "a" else path, notices)
+
+    product._read_file = closed
+    try:
+        first = stored(folder, tmp_path / "cache")
+        assert first.search("梯度") == [] and first.notices == ["跳过读不了的文件 a.md"]
+    finally:
+        product._read_file = real
+    again = stored(folder, tmp_path / "cache")
+    assert ids(again.search("梯度")) and again.notices == []
 
 
 @needs_fts5
@@ -321,7 +367,7 @@ def test_links_out_of_the_folder_are_not_followed(folder, tmp_path):
         pytest.skip("no symbolic links here")
     large = stored(folder, tmp_path / "cache")
     assert large.search("密码") == [] and any("link" in notice for notice in large.notices)
-    assert len(large.days()) == 2
+    assert len(days_of(large)) == 2
 
 
 @needs_fts5
@@ -341,20 +387,37 @@ def test_a_small_folder_stays_in_memory(folder, tmp_path):
     assert not (tmp_path / "cache").exists() and large.notices == []
 
 
-@pytest.mark.parametrize("cache", ["a file", "unwritable"])
-def test_where_no_file_can_be_made_the_notes_are_held_in_memory(folder, tmp_path, cache):
-    place = tmp_path / "cache"
-    if cache == "a file":
-        place.write_text("x", encoding="utf-8")
-    else:
-        place.mkdir()
-        place.chmod(0o500)
-        if os.access(place, os.W_OK):
-            pytest.skip("this user may write anywhere")
-    large = stored(folder, place)
+def in_memory_and_says_so(large, told):
     assert ids(large.search("梯度")) and not is_stored(large)
-    assert large.find("a").title == "优化" and len(large.days()) == 2
-    assert any("内存" in notice for notice in large.notices)
+    assert large.find("a").title == "优化" and len(days_of(large)) == 2
+    assert [notice for notice in large.notices if "内存" in notice] == told
+    assert len(told) == 1
+
+
+def test_where_no_file_can_be_made_the_notes_are_held_in_memory(folder, tmp_path):
+    told = []
+    (tmp_path / "cache").write_text("x", encoding="utf-8")
+    in_memory_and_says_so(stored(folder, tmp_path / "cache", notice=told.append), told)
+
+
+@needs_fts5
+@pytest.mark.parametrize("there", [False, True])
+def test_on_a_read_only_disk_the_notes_are_held_in_memory(folder, tmp_path, monkeypatch, there):
+    """SQLite itself says so: the same file, opened for reading only, even by root."""
+    path, told = pathlib.Path(stored(folder, tmp_path / "cache").path), []
+    path.parent.mkdir()
+    if there:
+        stored(folder, tmp_path / "cache").search("梯度")
+        save_again(folder / "a.md", "# 优化\n\n梯度\n")
+    else:
+        sqlite3.connect(path).execute("VACUUM")
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3,
+        "connect",
+        lambda path, **options: connect(f"file:{path}?mode=ro", uri=True, **options),
+    )
+    in_memory_and_says_so(stored(folder, tmp_path / "cache", notice=told.append), told)
 
 
 def test_without_fts5_the_notes_are_held_in_memory(folder, tmp_path, monkeypatch):
@@ -402,7 +465,7 @@ def test_a_missing_folder_is_named_as_such(tmp_path):
 def test_a_damaged_file_is_made_anew(folder, tmp_path, damage):
     first = stored(folder, tmp_path / "cache")
     expected = ids(first.search("梯度 检索"))
-    first._base.close()
+    first._store.base.close()
     path = pathlib.Path(first.path)
     path.write_bytes(damage(path.read_bytes()))
     large = stored(folder, tmp_path / "cache")
@@ -444,6 +507,44 @@ def test_two_processes_build_one_index_at_once(tmp_path):
     assert outputs == [("120|n37 > 细节 37\n", "")] * 3
     large = stored(folder, cache)
     assert len(large.sections) == 120 and is_stored(large)
+
+
+@needs_fts5
+def test_two_servers_start_on_one_large_folder_at_once(tmp_path):
+    """Real processes, as two hosts start them: both answer, from one index file."""
+    folder = tmp_path / "notes"
+    filler = "这一段只是为了让文件夹够大，没有别的意思。" * 400
+    for i in range(90):
+        write(folder, f"n{i:02}", f"# 第 {i} 篇\n\n{filler}\n\n## 细节 {i}\n\n更多\n")
+    (folder / "gbk.md").write_bytes("国标".encode("gbk"))
+    version, client = "2025-06-18", {"name": "t", "version": "1"}
+    arguments = {"query": "细节 37", "top_k": 1}
+    messages = [
+        {"id": 1, "method": "initialize", "params": {
+            "protocolVersion": version, "capabilities": {}, "clientInfo": client}},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {
+            "name": "search_notes", "arguments": arguments}},
+    ]  # fmt: skip
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    environment = {**os.environ, "PYTHONUTF8": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment |= {"LOCALAPPDATA": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    servers = [
+        subprocess.Popen(
+            [sys.executable, product.__file__, "--mcp-server", "--notes", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            encoding="utf-8", env=environment,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for server in servers:
+        server.stdin.write(lines)
+        server.stdin.flush()
+    for server in servers:
+        replies = [json.loads(server.stdout.readline()) for _ in range(2)]
+        assert "n37 > 细节 37" in replies[1]["result"]["content"][0]["text"]
+        server.communicate(timeout=60)
+    assert len(list((tmp_path).rglob("notes-*.sqlite"))) == 1
 
 
 @needs_fts5

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ from w4d3_tools_mcp import (
     BM25,
     Note,
     NotesIndex,
+    NotesInMemory,
     ToolError,
+    check_notes_folder,
     content_words,
+    known_words,
     query_words,
     stem,
     tokenize,
@@ -110,7 +114,7 @@ def test_stems_are_never_empty_nor_longer(word):
     ("question", "words"),
     [
         ("显存怎么算？", ["显存"]),
-        ("注意力的计算量为什么是平方", ["注意", "意力", "计算", "算量", "是平", "平方"]),
+        ("注意力的计算量为什么是平方", ["注意", "意力", "计算", "算量", "平方"]),
         ("how does the KV cache work", ["kv", "cach", "work"]),
         ("注", ["注"]),
         ("为什么", ["为什", "什么"]),
@@ -233,6 +237,10 @@ def notes(tmp_path):
     return NotesIndex(str(tmp_path))
 
 
+def days_of(index):
+    return [note.name for note in index.sections if note.level == 0]
+
+
 def refusal(action, *arguments) -> str:
     with pytest.raises(ToolError) as caught:
         action(*arguments)
@@ -253,7 +261,7 @@ def test_sections_know_their_number_line_and_own_text(notes):
     ]
     assert notes.sections[0].text == "公式后面会反复用到。"
     assert notes.sections[1].text.endswith("## §9 也不是\n```")
-    assert [note.name for note in notes.days()] == ["week1-day4", "week2-day1"]
+    assert days_of(notes) == ["week1-day4", "week2-day1"]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +286,19 @@ def test_sections_know_their_number_line_and_own_text(notes):
         "KV Cache 占多少显存 (KV cache memory)",
         "kv cache",
         "占多少显存",
+        "1.4 KV Cache",
+        "§1.4 占多少显存",
+        "KV Cache占多少显存？（KV cache memory）",
+        "“KV Cache，占多少显存”",
+        "week1-day4 KV Cache",
+        "Week 1 Day 4 §1.4 KV Cache",
+        "Week 1 Day 4 §1.4.",
+        "（见 Week 1 Day 4 §1.4）",
+        "Week 1, Day 4, Section 1.4",
+        "week 01 day 04 1.4",
+        "week1－day4 §1．4",
+        "notes/week1-day4.md §1.4",
+        "notes\\week1-day4.md#1.4",
     ],
 )
 def test_one_section_has_many_names(notes, name):
@@ -285,7 +306,22 @@ def test_one_section_has_many_names(notes, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["week1-day4", "week1-day4.md", "Week 1 Day 4", "第1周第4天", "推理的账", "w1d4"]
+    "name",
+    [
+        "week1-day4",
+        "week1-day4.md",
+        "Week 1 Day 4",
+        "第1周第4天",
+        "推理的账",
+        "w1d4",
+        "week 1 day 4",
+        "notes/week1-day4.md",
+        "./week1-day4",
+        "/home/me/notes/week1-day4.md",
+        "..\\week1-day4.md",
+        "week1－day4",
+        "notes://week1-day4",
+    ],
 )
 def test_a_day_is_found_whole(notes, name):
     day = notes.find(name)
@@ -303,6 +339,37 @@ def test_a_section_is_found_with_its_subsections(notes):
         and "num_kv_heads" in text
         and "连续批处理" not in text
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "has", "lacks"),
+    [
+        ("Week 1 Day 4 §1–1.4", "Week 1 Day 4 §1–1.4", ["首字延迟", "### §1.4"], ["连续批处理"]),
+        ("Week 1 Day 4 §1.4-2", "Week 1 Day 4 §1.4–2", ["num_kv_heads", "## §2"], ["首字延迟"]),
+        ("week1-day4 §1.4 ～ §2", "Week 1 Day 4 §1.4–2", ["连续批处理"], ["6·N·D"]),
+        ("Ｗ２Ｄ１ §1至1.4", "Week 2 Day 1 §1–1.4", ["6·N·D", "## §1.4 数据墙"], ["KV"]),
+    ],
+)
+def test_several_sections_in_a_row_are_read_as_one(notes, name, section, has, lacks):
+    found = notes.find(name)
+    assert found.section == section
+    assert all(text in found.text for text in has) and not any(t in found.text for t in lacks)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Week 1 Day 4 §1.4–1.9", "Week 1 Day 4 §1.4"),
+        ("Week 1 Day 4 §2–1", "Week 1 Day 4"),
+        ("Week 1 Day 4 §1.4、Week 2 Day 1 §1", "Week 1 Day 4 §1.4"),
+        ("Week 1 Day 4 §1.4 和 §2", "Week 1 Day 4 §1.4"),
+        ("week1-day4 数据墙", "数据墙"),
+        ("§2 数据墙", "数据墙"),
+        ("1.4", "Week 2 Day 1 §1.4"),
+    ],
+)
+def test_what_is_no_one_section_says_the_nearest(notes, name, near):
+    assert near in refusal(notes.find, name).partition("相近的有")[2]
 
 
 def test_every_hit_can_be_read_by_its_id(notes):
@@ -367,6 +434,38 @@ def test_search_finds_the_section(notes, query, section):
     assert notes.search(query)[0].note.section == section
 
 
+@pytest.mark.parametrize(
+    ("query", "section"),
+    [
+        ("kvcache", "Week 1 Day 4 §1.4"),
+        ("batchinng", "Week 1 Day 4 §2"),
+        ("memorry", "Week 1 Day 4 §1.4"),
+        ("prefil", "Week 1 Day 4 §1"),
+        ("preflil 阶段", "Week 1 Day 4 §1"),
+        ("为啥要 cashe 啊", "Week 1 Day 4 §1.4"),
+    ],
+)
+def test_slips_of_the_finger_and_run_together_words_are_understood(notes, query, section):
+    assert notes.search(query)[0].note.section == section
+
+
+@pytest.mark.parametrize("word", ["pizza", "memoize", "emmory", "kv", "缓春", "memoryyy"])
+def test_only_one_slip_after_two_right_letters_is_mended(word):
+    counts = {"kv": 9, "cach": 8, "memory": 7, "缓存": 6}
+
+    def terms(start, part=""):
+        return [word for word in counts if word.startswith(start) and part in word]
+
+    known = known_words([word], SimpleNamespace(count=lambda w: counts.get(w, 0), terms=terms))
+    assert known == [word]
+
+
+def test_a_latin_word_is_not_outvoted_by_pairs_of_characters(tmp_path):
+    text = "# T\n\n## 甲\n\nDPO 的失效\n\n## 乙\n\n模型输出变长\n\n## 丙\n\n无关的文字\n"
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    assert NotesIndex(str(tmp_path)).search("dpo 输出")[0].note.title == "甲"
+
+
 def test_a_search_for_something_else_finds_nothing(notes):
     for query in ("量子纠缠", "pizza recipe", "如何做红烧肉", "?!", "what is this"):
         assert notes.search(query) == []
@@ -399,7 +498,9 @@ def test_a_snippet_is_one_line_around_the_match_and_cuts_no_word(tmp_path):
 @given(query=st.text(max_size=30))
 def test_any_query_is_answered(query):
     index = NotesIndex("nowhere")
-    index._store = ([Note("a", "a", "标题 title", 1, "梯度 cache 1.4 (x) [y] * + \\ β")], [])
+    index._memory = NotesInMemory(
+        [Note("a", "a", "标题 title", 1, "梯度 cache 1.4 (x) [y] * + \\ β")]
+    )
     if query.strip():
         for hit in index.search(query):
             assert hit.score > 0 and hit.note.name == "a"
@@ -527,7 +628,7 @@ def hostile(tmp_path):
 
 def test_only_readable_markdown_below_the_folder_is_read(hostile):
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["a", "nul", "sub/深层/b"]
+    assert days_of(index) == ["a", "nul", "sub/深层/b"]
     assert any("gbk.md" in notice and "UTF-8" in notice for notice in index.notices)
     assert any("huge.md" in notice for notice in index.notices)
     assert not any(str(hostile) in notice for notice in index.notices)
@@ -549,9 +650,13 @@ def test_links_never_lead_outside(hostile):
     symlink(hostile / "dangling.md", hostile / "gone")
     symlink(hostile / "inside.md", hostile / "a.md")
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["a", "inside", "nul", "sub/深层/b"]
+    assert days_of(index) == ["a", "inside", "nul", "sub/深层/b"]
     assert index.search("hunter2") == []
     assert any("leak.md" in notice and "外面" in notice for notice in index.notices)
+    assert [notice for notice in index.notices if "链接来的文件夹" in notice] == [
+        "跳过链接来的文件夹 loop",
+        "跳过链接来的文件夹 tree",
+    ]
 
 
 def test_a_folder_that_is_itself_a_link_is_fine(hostile):
@@ -582,16 +687,41 @@ def test_a_file_that_vanishes_or_is_closed_to_us_is_skipped(hostile, monkeypatch
 
     monkeypatch.setattr(builtins, "open", vanishing)
     index = NotesIndex(str(hostile))
-    assert [note.name for note in index.days()] == ["nul", "sub/深层/b"]
+    assert days_of(index) == ["nul", "sub/深层/b"]
     assert any("a.md" in notice for notice in index.notices)
 
 
 def test_a_missing_or_empty_folder_says_how_to_give_one(tmp_path):
     for folder in (tmp_path / "nowhere", tmp_path):
         index = NotesIndex(str(folder))
-        for action, arguments in ((index.search, ["x"]), (index.find, ["x"]), (index.days, [])):
+        for action, arguments in ((index.search, ["x"]), (index.find, ["x"]), (days_of, [index])):
             message = refusal(action, *arguments)
             assert "--notes DIR" in message and str(tmp_path) not in message
+
+
+def test_a_missing_folder_can_be_found_out_before_anything_is_read(tmp_path):
+    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "nowhere"))
+    (tmp_path / "file.md").write_text("# 甲\n\nx\n", encoding="utf-8")
+    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "file.md"))
+    assert check_notes_folder(str(tmp_path)) is None
+
+
+def test_notices_are_told_once_when_the_notes_are_read(hostile):
+    told: list[str] = []
+    index = NotesIndex(str(hostile), notice=told.append)
+    assert told == []
+    index.search("attention")
+    index.find("a")
+    assert told == index.notices and any("gbk.md" in text for text in told)
+
+
+def test_of_very_many_notices_only_a_few_are_told_one_by_one(tmp_path):
+    (tmp_path / "a.md").write_text("# 甲\n\nx\n", encoding="utf-8")
+    for i in range(40):
+        (tmp_path / f"gbk{i:02}.md").write_bytes("国标".encode("gbk"))
+    told: list[str] = []
+    index = NotesIndex(str(tmp_path), notice=told.append)
+    assert len(index.notices) == 40 and len(told) == 6 and "35" in told[-1]
 
 
 def test_nothing_is_read_before_the_first_question_and_then_only_once(tmp_path):
