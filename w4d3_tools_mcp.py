@@ -4357,6 +4357,7 @@ _NAME_KEYS = ("name", "tool_name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _ID_KEYS = ("id", "tool_call_id", "call_id")
 _CALL_KEYS = frozenset((*_NAME_KEYS, *_ARGUMENT_KEYS, *_ID_KEYS, "type", "index"))
+_SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")  # OpenAI, Anthropic, MCP
 
 
 class TextParse(NamedTuple):
@@ -4368,36 +4369,30 @@ class TextParse(NamedTuple):
     reasoning: str = ""
 
 
-class _Block(NamedTuple):
-    """What a reader found: where it ends, and the calls in it."""
-
-    end: int
-    calls: list[ToolCall]
-
-
 class _Reading:
     """What the readers of one reply share: the tools, and how often a long look led nowhere."""
 
     def __init__(self, tools: Iterable[dict] | None):
-        plain = [tool.get("function", tool) for tool in tools or ()]
-        self.schemas = {tool["name"]: tool.get("parameters") or {} for tool in plain}
+        plain = [tool.get("function") or tool for tool in tools or ()]
+        self.schemas = {
+            tool["name"]: next((tool[key] for key in _SCHEMA_KEYS if key in tool), None) or {}
+            for tool in plain if "name" in tool
+        }
         self.any_tool = tools is None
         self.bare = False  # in an answer without markers only exact calls count
         self.misses = 0
 
-    def properties(self, name: str) -> dict:
-        """The parameters of a tool; {} for one that is not known."""
-        return self.schemas.get(name, {}).get("properties") or {}
-
-    def accepts(self, name: str, key: str) -> frozenset[str]:
-        """The JSON types that the tool allows for a parameter; all of them if it says nothing."""
-        known = _properties(compile_schema(self.schemas.get(name, {})).bodies({}))
-        return known[key].takes if key in known else frozenset(_ANY)
+    def parameters(self, name: str) -> dict[str, SchemaRules]:
+        """The parameters of a tool, also behind `$ref` and unions; {} when it is not known."""
+        return _properties(compile_schema(self.schemas.get(name, {})).bodies({}))
 
     def fits(self, call: ToolCall) -> bool:
         """True when the call names a tool on offer and uses only parameters it has."""
         known = call.name in self.schemas and isinstance(call.arguments, dict)
-        return known and call.arguments.keys() <= self.properties(call.name).keys()
+        return known and call.arguments.keys() <= self.parameters(call.name).keys()
+
+
+_Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
 
 
 def _match(pattern: str, text: str, pos: int = 0) -> re.Match | None:
@@ -4413,6 +4408,24 @@ def _skip(text: str, pos: int = 0) -> int:
     return _match(r"[\s;,]*", text, pos).end()
 
 
+# What templates write after an answer, and servers may leave there: <|im_end|>, </s>
+_END_TOKEN = r"(?:<[|｜][\w▁]{1,30}[|｜]>|</s>|<end_of_turn>|<start_function_response>|\[e~\[)\s*\Z"
+
+
+def _without_end(text: str) -> str:
+    """The text without the tokens that a template puts after it, and without blanks there."""
+    end = len(text)
+    while token := _search(_END_TOKEN, text[max(0, end - 60):end]):
+        end -= len(token[0])
+    return text[:end].rstrip()
+
+
+def _before(closer: str, text: str, pos: int) -> str:
+    """The text from `pos` to the closer, or where there is none to the end of the answer."""
+    end = text.find(closer, pos) if closer else -1
+    return text[pos:end] if end >= 0 else _without_end(text[pos:])
+
+
 # --- one call, however it is spelled ---
 
 
@@ -4422,19 +4435,20 @@ def clean_name(name: str) -> str:
     >>> clean_name(" functions.search_notes<|channel|>commentary")
     'search_notes'
     """
-    return name.split("<|")[0].strip(" \t\r\n\"'`").removeprefix("functions.")
+    name = name.split("<|")[0].strip(" \t\r\n\"'`")
+    return name.removeprefix("functions.").removeprefix("default_api.")  # Gemma's name for them
 
 
 def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "") -> ToolCall:
     """A call with its arguments as a dict, or as the model's own text where that is no object."""
     with contextlib.suppress(ArgumentsError):
         arguments = parse_arguments(arguments)
-    properties = reading.properties(name).keys()
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
-        case {"arguments": inner, **rest} | {"input": inner, **rest} if properties and not rest:
+        case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
+            known = reading.parameters(name).keys()
             with contextlib.suppress(ArgumentsError):
                 inner = parse_arguments(inner)
-                arguments = inner if inner.keys() <= properties else arguments
+                arguments = inner if known and inner.keys() <= known else arguments
         case dict() | str():
             pass
         case _:
@@ -4466,7 +4480,6 @@ def _calls_from(value: object, reading: _Reading) -> list[ToolCall]:
 
 # --- readers: JSON, alone or with something around it ---
 
-
 _BRACKETS = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|([\]}])'
 
 
@@ -4484,11 +4497,9 @@ def _json_at(text: str, pos: int, reading: _Reading) -> tuple[object, int] | Non
     """The JSON object or list at `pos` and its end; §3 mends what is nearly JSON."""
     if not text.startswith(("{", "["), pos):
         return None
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         end = _DECODER.raw_decode(text, pos)[1]
         return _load_json(text[pos:end]), end  # §3 also refuses endless nesting and half characters
-    except (ValueError, RecursionError):
-        pass
     if _match(r"\{\{[^{]", text, pos):  # Qwen2.5-Coder copies it from its own template
         if found := _json_at(text, pos + 1, reading):
             return found[0], found[1] + text.startswith("}", found[1])
@@ -4517,12 +4528,10 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
         if not found or not stop:
             return None
         if not named:
-            calls = _calls_from(found[0], reading)
-        elif isinstance(found[0], dict):
-            calls = [_new_call(reading, clean_name(start["name"]), found[0], id=named.get("id"))]
-        else:
-            calls = []
-        return _Block(stop.end(), calls) if calls else None
+            return stop.end(), _calls_from(found[0], reading)
+        name = clean_name(start["name"])
+        known = isinstance(found[0], dict)
+        return stop.end(), [_new_call(reading, name, found[0], id=named.get("id"))] if known else []
 
     return read
 
@@ -4536,16 +4545,15 @@ _kimi_json = _json_reader(
 
 def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
     """Kimi's call: the id names the tool, or only counts and the arguments tell which it is."""
-    if not (block := _kimi_json(text, pos, reading)):
-        return None
-    (call,) = block.calls
-    name = re.sub(r":\d+\Z", "", call.name)
-    if name.isdigit():
-        fitting = [tool for tool in reading.schemas if reading.fits(call._replace(name=tool))]
-        name = fitting[0] if len(fitting) == 1 and call.arguments else ""
-    elif name == call.name and name not in reading.schemas:
-        return None  # an id without a counter
-    return _Block(block.end, [call._replace(name=name)]) if name else None
+    end, calls = _kimi_json(text, pos, reading) or (0, [])
+    for call in calls:
+        name = re.sub(r":\d+\Z", "", call.name)
+        if name.isdigit():
+            fitting = [tool for tool in reading.schemas if reading.fits(call._replace(name=tool))]
+            name = fitting[0] if len(fitting) == 1 and call.arguments else ""
+        elif name == call.name and name not in reading.schemas:
+            name = ""  # an id without a counter
+        return (end, [call._replace(name=name)]) if name else None
 
 
 # --- readers: tagged parameters, each value as raw text ---
@@ -4559,36 +4567,12 @@ def _loose(raw: str) -> object:
         return raw
 
 
-class _Tags(NamedTuple):
-    """The tags of a family; group 1 of `call` and `key` is a name, group 2 of `key` DSML's kind."""
-
-    call: str
-    key: str
-    value_end: str
-    call_end: str
-    untyped: Callable[[str], object] = str  # for a parameter whose type is not known
-
-
-_XML = _Tags(
-    r'\s*<(?:｜DSML｜)?(?:function=|invoke name=")([^"<>\n]{1,200})"?>',
-    r'\s*<(?:｜DSML｜)?parameter(?:=| name=")([^"<>\n]{1,200})"?(?: string="(true|false)")?>',
-    r"</(?:｜DSML｜)?parameter>|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>)",
-    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
-)
-_GLM = _Tags(
-    r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
-    r"\s*<arg_key>([^<]{1,200})</arg_key>\s*()<arg_value>",
-    r"</arg_value>",
-    r"\s*</tool_call>",
-    _loose,
-)
-
-
 def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) -> object:
     """The value that tagged text spells by the tool's schema, or the text when it fits no type."""
-    names, word = reading.accepts(tool, key), raw.strip()
-    if names >= set(_ANY):
+    rules, word = reading.parameters(tool).get(key), raw.strip()
+    if rules is None or rules.takes >= set(_ANY):
         return untyped(raw)
+    names = rules.takes
     if "null" in names and word.lower() in ("null", "none"):
         return None
     if "boolean" in names and word.lower() in ("true", "false"):
@@ -4600,29 +4584,46 @@ def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) 
     return raw if value is word else value
 
 
-def _tag_reader(tags: _Tags) -> Callable:
-    """A reader of <call><key>value<key>value</call>."""
+def _tag_reader(
+    call: str, key: str, value_end: str, call_end: str, untyped: Callable = str,
+) -> Callable:
+    """A reader of <call><key>value<key>value</call>; `untyped` reads where no type is known.
+
+    Group 1 of `call` and `key` is a name, group 2 of `key` DSML's word for "it is a string".
+    """
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not (start := _match(tags.call, text, pos)):
+        if not (start := _match(call, text, pos)):
             return None
-        name, end, raw, kinds = clean_name(start[1]), start.end(), {}, {}
-        while opened := _match(tags.key, text, end):
-            if not (stop := _search(tags.value_end, text, opened.end())):
+        name, end, arguments = clean_name(start[1]), start.end(), {}
+        while opened := _match(key, text, end):
+            if not (stop := _search(value_end, text, opened.end())):
                 break
-            raw[opened[1]] = text[opened.end():stop.start()]
-            kinds[opened[1]] = {"true": str, "false": _loose}.get(opened[2])
-            end = stop.end()
-        if not (stop := _match(tags.call_end, text, end)):
-            reading.misses += 1
-            return None
-        arguments = {}
-        for word, value in raw.items():
-            value = re.sub(r"\A\r?\n|\r?\n\Z", "", value)
-            read_as = kinds[word] or functools.partial(_typed, name, word, reading, tags.untyped)
-            arguments[word] = read_as(value)
-        return _Block(stop.end(), [_new_call(reading, name, arguments)]) if name else None
+            raw = re.sub(r"\A\r?\n|\r?\n\Z", "", text[opened.end():stop.start()])
+            by_type = functools.partial(_typed, name, opened[1], reading, untyped)
+            read_as = {"true": str, "false": _loose}.get(opened[2], by_type)
+            arguments[opened[1]], end = read_as(raw), stop.end()
+        if stop := _match(call_end, text, end):
+            return stop.end(), [_new_call(reading, name, arguments)] if name else []
+        reading.misses += 1
+        return None
 
     return read
+
+
+_read_xml = _tag_reader(
+    r"""\s*<(?:｜DSML｜)?(?:function=|(?:function|invoke) name=)["']?([^"'<>\n]{1,200})["']?>""",
+    r"""\s*<(?:｜DSML｜)?parameter(?:=| name=)["']?([^"'<>\n]{1,200})["']?"""
+    r"""(?: string="(true|false)")?>""",
+    r"</(?:｜DSML｜)?parameter>|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>)",
+    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
+)
+_read_glm = _tag_reader(
+    r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
+    r"\s*<arg_key>([^<]{1,200})</arg_key>\s*()<arg_value>",
+    r"</arg_value>",
+    r"\s*</tool_call>",
+    _loose,
+)
 
 
 # --- readers: Python-like calls, read as syntax and never evaluated ---
@@ -4657,7 +4658,7 @@ def _python_call(node: ast.expr, reading: _Reading) -> ToolCall | None:
             name = clean_name(ast.unparse(node.func)).removesuffix(".call")  # Llama 3.1's built-ins
         case _:
             return None
-    keys = [*list(reading.properties(name))[:len(node.args)], *(k.arg for k in node.keywords)]
+    keys = [*list(reading.parameters(name))[:len(node.args)], *(k.arg for k in node.keywords)]
     values = [*node.args, *(keyword.value for keyword in node.keywords)]
     if len(set(keys)) < len(values) or None in keys:
         return None
@@ -4699,18 +4700,15 @@ def _python_nodes(source: str) -> list[ast.expr]:
 
 def _python_reader(closer: str, begins: str = "") -> Callable:
     """A reader of calls, or lists of calls, up to the closer or the end of the text."""
-
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
         if not text.startswith(begins, pos):
             return None
-        end = text.find(closer, pos) if closer else -1
-        end = len(text) if end < 0 else end
-        nodes = _python_nodes(text[pos:end].strip())
+        source = _before(closer, text, pos)
+        nodes = _python_nodes(source.strip())
         calls = [call for node in nodes if (call := _python_call(node, reading))]
-        whole = all(isinstance(node, ast.Call) for node in nodes)
-        if calls and whole:
-            return _Block(end, calls)
-        reading.misses += end > pos
+        if calls and all(isinstance(node, ast.Call) for node in nodes):
+            return pos + len(source), calls
+        reading.misses += bool(source)
         return None
 
     return read
@@ -4718,7 +4716,6 @@ def _python_reader(closer: str, begins: str = "") -> Callable:
 
 # --- readers of one family each ---
 
-_GEMMA_CALL = r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)"
 _GEMMA_TOKEN = (
     r'(?s)(<escape>|<\|"\|>)(?P<text>.*?)\1|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
     r"|(?<![\w.$-])(?P<key>[\w.$-]+)(?=\s*:)"
@@ -4732,17 +4729,17 @@ def _gemma_token(token: re.Match) -> str:
 
 def _gemma_reader(closer: str) -> Callable:
     """A reader of call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
-
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not (start := _match(_GEMMA_CALL, text, pos)):
+        if not (start := _match(r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)", text, pos)):
             return None
-        end = text.find(closer, start.end())
-        end = len(text) if end < 0 else end
-        body = re.sub(_GEMMA_TOKEN, _gemma_token, text[start.end():end]).strip()
+        source = _before(closer, text, start.end())
+        body = re.sub(_GEMMA_TOKEN, _gemma_token, source).strip()
         found = _json_at(body, 0, reading)
-        whole = found and found[1] == len(body)
-        reading.misses += not whole
-        return _Block(end, [_new_call(reading, start[1], found[0])]) if whole else None
+        if found and found[1] == len(body):
+            call = _new_call(reading, clean_name(start[1]), found[0])
+            return start.end() + len(source), [call]
+        reading.misses += 1
+        return None
 
     return read
 
@@ -4761,25 +4758,20 @@ def _read_harmony(text: str, pos: int, reading: _Reading) -> _Block | None:
     if not name:
         return None
     stop = _search(_HARMONY_END, text, start.end())
-    call = _new_call(reading, name, text[start.end():stop.start()].strip())
-    whole = stop[0] or (call.arguments and isinstance(call.arguments, dict))
-    reading.misses += not whole
-    return _Block(stop.end(), [call]) if whole else None
-
-
-def _without_fence(text: str) -> str:
-    """What is inside the one code fence that is the whole text, or the text as it is."""
-    if len(text) < 6 or not text.startswith("```") or text.find("```", 3) != len(text) - 3:
-        return text
-    return re.sub(r"\A[\w-]*\s", "", text[3:-3]).strip()
+    body = text[start.end():stop.start()].strip()
+    call = _new_call(reading, name, body)
+    if stop[0] or (body and isinstance(call.arguments, dict)):
+        return stop.end(), [call]
+    reading.misses += 1  # cut off
+    return None
 
 
 _REACT_CALL = (
-    r"Action:[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
-    r"Action Input:\s*(?:```(?:json)?\s*(?=\{))?"
+    r"\**Action\**[:：]\**[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
+    r"\**Action Input\**[:：]\**\s*(?:```(?:json)?\s*(?=\{))?"
 )
-_REACT_END = r"\n[ \t]*(?:Observation|Thought|Action|Final Answer):|\Z"
-_INVENTED = r"\s*(?:```\s*)?(Observation:)?"
+_REACT_END = r"\n[ \t]*\**(?:Observation|Thought|Action|Final Answer)\**[:：]|\Z"
+_INVENTED = r"\s*(?:```\s*)?(\**Observation\**[:：])?"
 
 
 def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
@@ -4790,23 +4782,22 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
     start = _match(_REACT_CALL, text, pos)
     if not start or text[pos - 1:pos] not in ("", "\n"):
         return None
-    name = clean_name(start[1])
-    end = _search(_REACT_END, text, start.end() - 1).start()
+    name, known = clean_name(start[1]), reading.parameters(clean_name(start[1]))
     if found := _json_at(text, start.end(), reading):
         call, end = _new_call(reading, name, found[0]), found[1]
     else:
+        end = _search(_REACT_END, text, start.end() - 1).start()
         body = text[start.end():end].strip()
         call = _new_call(reading, name, body)
-        keys = reading.schemas.get(name, {}).get("required") or list(reading.properties(name))
+        keys = reading.schemas.get(name, {}).get("required") or list(known)
         bare = isinstance(call.arguments, str)
         if (keys and not body) or (bare and (len(keys) > 1 or body.startswith(("{", "[", "`")))):
             return None  # nothing to run: cut off, or text for one of several parameters
         if bare and name in reading.schemas:
             raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
-            given = {key: _typed(name, key, reading, str, raw) for key in keys}
-            call = call._replace(arguments=given)
+            call = call._replace(arguments={k: _typed(name, k, reading, str, raw) for k in keys})
     after = _match(_INVENTED, text, end)
-    return _Block(len(text) if after[1] else after.end(), [call])
+    return len(text) if after[1] else after.end(), [call]
 
 
 # --- the table: a row per way of writing ---
@@ -4815,9 +4806,9 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
 class TextFormat(NamedTuple):
     """Markers and reader of one family; several markers of a kind are separated by blanks.
 
-    opens stand before one or more calls, begins are part of a call, closes may follow; a row
-    without the first two is bare. known: the marker is also an ordinary word, and believed only for
-    tools on offer.
+    opens stand before one or more calls, closes may follow, begins are part of a call; a row
+    without opens and begins is bare. known: the marker is also an ordinary word, and believed only
+    for tools on offer.
     """
 
     read: Callable[[str, int, _Reading], _Block | None]
@@ -4827,24 +4818,22 @@ class TextFormat(NamedTuple):
     known: bool = False
 
 
+_read_named = _json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")
+
 TEXT_FORMATS = {
     # Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM
     "hermes": TextFormat(_read_calls, "<tool_call>", "</tool_call>"),
     # Qwen3-Coder, Qwen3.5, Nemotron 3; the outer tag is often missing behind Ollama
-    "qwen3_coder": TextFormat(_tag_reader(_XML), "<tool_call>", "</tool_call>"),
-    "qwen3_coder_bare": TextFormat(
-        _tag_reader(_XML), closes="</tool_call>", begins="<function=", known=True,
-    ),
+    "qwen3_coder": TextFormat(_read_xml, "<tool_call>", "</tool_call>"),
+    "qwen3_coder_bare": TextFormat(_read_xml, "", "</tool_call>", "<function=", known=True),
     # GLM-4.5, 4.6, 4.7
-    "glm4_5": TextFormat(_tag_reader(_GLM), "<tool_call>"),
+    "glm4_5": TextFormat(_read_glm, "<tool_call>"),
     # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2
     "functionary": TextFormat(
         _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*</function>"),
         begins="<function=", known=True,
     ),
-    "functionary_3_2": TextFormat(
-        _json_reader(r">>>(?P<name>[\w.-]{1,200})\r?\n\s*"), begins=">>>", known=True,
-    ),
+    "functionary_3_2": TextFormat(_read_named, ">>>", known=True),
     # Mistral up to Large 2407, xLAM; from tokenizer v11 on, with or without an id
     "mistral": TextFormat(_read_calls, "[TOOL_CALLS]"),
     "mistral_v11": TextFormat(
@@ -4856,24 +4845,25 @@ TEXT_FORMATS = {
     # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
     "llama3": TextFormat(_read_calls, "<|python_tag|>"),
     "llama3_built_in": TextFormat(_python_reader("\n"), "<|python_tag|>", known=True),
-    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without)
+    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without); V3.2
     "deepseek": TextFormat(
         _json_reader(
             r"<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]{1,200})\s*"
             r"(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
             r"\s*(?:```\s*)?<｜tool▁call▁end｜>",
         ),
-        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", begins="<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
     ),
     "deepseek_v3_2": TextFormat(
-        _tag_reader(_XML), "<｜DSML｜function_calls>", "</｜DSML｜function_calls>",
+        _read_xml, "<｜DSML｜function_calls> <｜DSML｜tool_calls>",
+        "</｜DSML｜function_calls> </｜DSML｜tool_calls>",
     ),
     "kimi_k2": TextFormat(
         _read_kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
-        begins="<|tool_call_begin|>",
+        "<|tool_call_begin|>",
     ),
     # Granite 3.0, 3.2, 3.3 (always a list), 20B-FC
-    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>"),
+    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>", "<|/tool_call|>"),
     "granite_20b": TextFormat(_read_calls, "<function_call>", "</function_call>"),
     # Phi-4-mini, Firefunction v2
     "phi4": TextFormat(_json_reader(r"functools(?=\[)"), begins="functools["),
@@ -4882,16 +4872,16 @@ TEXT_FORMATS = {
     "command_r": TextFormat(
         _json_reader(r"Action:\s*```(?:json)?\s*(?=\[)", r"\s*```"), begins="Action:", known=True,
     ),
-    "react": TextFormat(_read_react, begins="Action:", known=True),
+    "react": TextFormat(_read_react, begins="Action: Action： **Action: **Action： **Action**:", known=True),
     "internlm": TextFormat(
         _read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", known=True,
     ),
     # Jamba (a list), MiniMax M1 (one object per line); MiniMax M2, whose outer tag may be missing
     "jamba": TextFormat(_read_calls, "<tool_calls>", "</tool_calls>"),
-    "minimax_m2": TextFormat(_tag_reader(_XML), "<minimax:tool_call>", "</minimax:tool_call>"),
+    "minimax_m2": TextFormat(_read_xml, "<minimax:tool_call>", "</minimax:tool_call>"),
     "invoke": TextFormat(
-        _tag_reader(_XML), "<function_calls>", "</function_calls> </minimax:tool_call>",
-        begins="<invoke", known=True,
+        _read_xml, "<function_calls>", "</function_calls> </minimax:tool_call>", "<invoke",
+        known=True,
     ),
     # FunctionGemma; Gemma 4; Gemma 3 and CodeGemma
     "functiongemma": TextFormat(
@@ -4901,17 +4891,19 @@ TEXT_FORMATS = {
     "gemma3": TextFormat(_python_reader("```"), "```tool_code", "```", known=True),
     "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
     "llama4": TextFormat(_python_reader("<|python_end|>"), "<|python_start|>", "<|python_end|>"),
-    # LFM2, LFM2.5; Olmo 3 (one call per line)
+    # LFM2, LFM2.5, in Python or on request in JSON; Olmo 3 (one call per line)
     "lfm2": TextFormat(
         _python_reader("<|tool_call_end|>"), "<|tool_call_start|>", "<|tool_call_end|>",
     ),
+    "lfm2_json": TextFormat(_read_calls, "<|tool_call_start|>", "<|tool_call_end|>"),
     "olmo3": TextFormat(
         _python_reader("</function_calls>"), "<function_calls>", "</function_calls>",
     ),
+    "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
     "json": TextFormat(_read_calls, closes="] </tool_call>"),
     "pythonic": TextFormat(_python_reader("", "[")),
-    "glm4": TextFormat(_json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")),
+    "glm4": TextFormat(_read_named),
 }
 
 
@@ -4939,12 +4931,20 @@ _FRAME = _either(_FRAMES)
 _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
+_QUOTES = '`"“「『'  # a marker behind one of these is quoted
 
 _ROWS: dict[str, list[str]] = {}
 for _name, _row in TEXT_FORMATS.items():
     for _marker in f"{_row.opens} {_row.begins}".split():
         _ROWS.setdefault(_marker, []).append(_name)
-_MARKER = _either((*_ROWS, *_LONE, "```"))
+_MARKER = _either((*_ROWS, *_LONE, "```", "`"))
+
+
+def _without_fence(text: str) -> str:
+    """What is inside the one code fence that is the whole text, or the text as it is."""
+    if len(text) < 6 or not text.startswith("```") or text.find("```", 3) != len(text) - 3:
+        return text
+    return re.sub(r"\A[\w-]*\s", "", text[3:-3]).strip()
 
 
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
@@ -4953,15 +4953,15 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     for opener in row.opens.split():
         if text.startswith(opener, end):
             end = _skip(text, end + len(opener))
-    while block := row.read(text, _skip(text, end), reading):
-        calls += block.calls
-        end = block.end
-    believed = reading.any_tool or not row.known or all(c.name in reading.schemas for c in calls)
-    if not calls or not believed:
+    while (block := row.read(text, _skip(text, end), reading)) and block[1]:
+        end = block[0]
+        calls += block[1]
+    if row.known and not reading.any_tool and any(c.name not in reading.schemas for c in calls):
+        reading.misses += 1
         return None
     after = _skip(text, end)
     closer = next((word for word in row.closes.split() if text.startswith(word, after)), "")
-    return _Block(after + len(closer) if closer else end, calls)
+    return (after + len(closer) if closer else end, calls) if calls else None
 
 
 class _Scan:
@@ -4991,35 +4991,38 @@ class _Scan:
     def leave(self, end: int | None = None) -> None:
         """Keep the text up to a call or the end, without the blanks around calls and frames."""
         piece = self.text[self.begin:end]
+        if self.calls and end is None:
+            piece = _without_end(piece)
         piece = piece.lstrip() if self.begin else piece
         self.said.append(piece if end is None else piece.rstrip())
 
     def marker(self, marker: str, at: int) -> int:
         """Act on a marker; returns where to look on."""
         after = at + len(marker)
-        if marker == "```":
-            return max(after, self.text.find("```", after) + 3)
+        if "`" in marker and marker not in _ROWS:  # what stands in a fence, or in `…`, is shown
+            end = self.text.find(marker, after)
+            one_line = end > 0 and (marker == "```" or "\n" not in self.text[after:end])
+            return end + len(marker) if one_line else after
         if marker in _LONE:
             if self.thought:
                 return after
             self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
             return self.enter(after)
-        for name in _ROWS[marker] if self.text[at - 1:at] != "`" else ():
+        quoted = at > 0 and self.text[at - 1] in _QUOTES
+        for name in () if quoted else _ROWS[marker]:
             if block := _read_block(TEXT_FORMATS[name], self.text, at, self.reading):
                 if self.keep_calls:
-                    return block.end
+                    return block[0]
                 self.leave(at)
                 self.format = self.format if self.calls else name
-                self.calls += block.calls
-                return self.enter(block.end)
+                self.calls += block[1]
+                return self.enter(block[0])
         return after
 
     def parse(self) -> TextParse:
         """Walk to the end; the calls have no ids of ours yet."""
         look = self.enter(0)
-        while found := _search(_MARKER, self.text, look):
-            if self.reading.misses > MOST_MISSES:
-                break
+        while (found := _search(_MARKER, self.text, look)) and self.reading.misses <= MOST_MISSES:
             look = self.marker(found[0], found.start())
         self.leave()
         text, thought = ("\n".join(filter(None, part)) for part in (self.said, self.thought))
@@ -5030,10 +5033,10 @@ def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
     """The reply as text, calls and reasoning; the calls have no ids of ours yet."""
     reading = _Reading(tools)
     parts = _Scan(text, reading).parse()
-    said = parts.text.strip()
-    answer = _without_fence(said)
-    if parts.calls or not answer:
+    said = _without_end(parts.text).lstrip()
+    if parts.calls or not said:
         return parts
+    answer = _without_fence(said)
     if answer is not said and answer.startswith(("<", "[", ">")):
         inner = _Scan(answer, reading).parse()
         if inner.calls and not inner.text:
@@ -5041,8 +5044,8 @@ def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
     reading.bare = True
     for name, row in TEXT_FORMATS.items():
         block = None if row.opens or row.begins else _read_block(row, answer, 0, reading)
-        if block and block.end == len(answer) and all(map(reading.fits, block.calls)):
-            return TextParse("", tuple(block.calls), name, parts.reasoning)
+        if block and block[0] == len(answer) and all(map(reading.fits, block[1])):
+            return TextParse("", tuple(block[1]), name, parts.reasoning)
     return parts
 
 
@@ -5094,8 +5097,7 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 _HELD = _either((*_ROWS, *_LONE))
 _WHOLE_MARKERS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
-_BEGUN = _either({word[:n] for word in _WHOLE_MARKERS for n in range(1, len(word))})
-_HELD_PART = rf"(?:{_BEGUN})\Z"
+_HELD_PART = rf"(?:{_either({word[:n] for word in _WHOLE_MARKERS for n in range(1, len(word))})})\Z"
 _LONGEST = max(map(len, _WHOLE_MARKERS))
 _BARE = (
     r"\{\s*(?:\Z|[\"'{])|\[\s*(?:\Z|\{|[\w.]+\s*(?:\Z|\())"
@@ -5131,10 +5133,8 @@ class TextStream:
             self._blanks.append(piece)
             return out
         self._pending += piece
-        steps = {"start": self._enter, "reasoning": self._think, "text": self._say}
-        while self._kind in steps and steps[self._kind](out):
+        while self._enter() if self._kind == "start" else self._show(out):
             pass
-        self._pending = "" if self._kind == "held" else self._pending
         return out
 
     def close(self) -> list[tuple[str, str]]:
@@ -5145,47 +5145,47 @@ class TextStream:
         thought = self._pending if self._kind == "reasoning" else ""
         return [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
 
-    def _enter(self, out: list) -> bool:
+    def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
         head = self._pending.lstrip()
         if frame := _match(_FRAME, head):
-            self._closes, holds = _FRAMES[frame[0]]
-            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():])
+            closes, holds = _FRAMES[frame[0]]
+            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():], closes)
             return True
         half_a_frame = any(word.startswith(head) for word in _FRAMES)
         if not head or half_a_frame or _match(_PERHAPS_BARE, head):
             self._kind = "start" if len(head) < _UNDECIDED else "held"
             return False
-        self._kind = "text"
         if self._thought:
             self._go_on("text", head)
+        self._kind, self._closes = "text", _HELD
         return True
 
-    def _go_on(self, kind: str, pending: str) -> None:
+    def _go_on(self, kind: str, pending: str, closes: str = _HELD) -> None:
         """What came before is reasoning; the blanks after it are nobody's."""
-        self._kind, self._pending, self._thought = kind, pending, True
+        self._kind, self._pending, self._closes, self._thought = kind, pending, closes, True
         self._blanks.clear()
 
-    def _think(self, out: list) -> bool:
-        if found := _search(self._closes, self._pending):
-            rest = self._pending[found.end():]
-            self._emit(found.start(), out)
-            self._go_on("start", rest)
-            return True
-        self._emit(self._safe(), out)
-        return False
-
-    def _say(self, out: list) -> bool:
-        found = _search(_HELD, self._pending)
-        while found and found[0] in _LONE and self._thought:
+    def _show(self, out: list) -> bool:
+        """Hand over text or reasoning up to what may end it; True when something else begins."""
+        if self._kind == "held":
+            self._pending = ""
+            return False
+        found = _search(self._closes, self._pending)
+        while found and self._kind == "text" and found[0] in _LONE and self._thought:
             found = _search(_HELD, self._pending, found.end())
-        if found and found[0] in _LONE:  # all of it was reasoning
+        rest = self._pending[found.end():] if found else ""
+        if found and self._kind == "text" and found[0] in _LONE:  # all of it was reasoning
             self._shown.clear()
-            self._go_on("start", self._pending[found.end():])
-            return True
-        self._emit(found.start() if found else self._safe(), out)
-        self._kind = "held" if found else "text"
-        return False
+        else:
+            self._emit(found.start() if found else self._safe(), out)
+            if not found:
+                return False
+            if self._kind == "text":
+                self._kind = "held"
+                return True
+        self._go_on("start", rest)
+        return True
 
     def _safe(self) -> int:
         """How much of what is pending cannot be the beginning of a marker."""

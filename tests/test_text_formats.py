@@ -135,6 +135,10 @@ WRITERS = {  # family → (row of the table, writer)
     "granite 3.1, xlam": ("hermes", in_list("<tool_call>", "</tool_call>")),
     "qwen3-coder": ("qwen3_coder", per_call(
         tags("<tool_call>\nCALLS\n</tool_call>", XML_CALL, XML_KEY, "</function>"))),
+    "qwen3-coder with quoted names": ("qwen3_coder", per_call(
+        tags("<tool_call>\nCALLS\n</tool_call>", '<function="%s">', '<parameter="KEY">\nVALUE\n</parameter>', "</function>"))),
+    "qwen3-coder with attributes": ("qwen3_coder", per_call(
+        tags("<tool_call>\nCALLS\n</tool_call>", '<function name="%s">', INVOKE_KEY, "</function>"))),
     "qwen3-coder without the outer tag": ("qwen3_coder_bare", per_call(
         tags("CALLS\n</tool_call>", XML_CALL, XML_KEY, "</function>"))),
     "glm 4.5": ("glm4_5", per_call(tags(
@@ -158,6 +162,9 @@ WRITERS = {  # family → (row of the table, writer)
     "deepseek v3.2": ("deepseek_v3_2", tags(
         "<｜DSML｜function_calls>\nCALLS\n</｜DSML｜function_calls>", '<｜DSML｜invoke name="%s">',
         '<｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>', "</｜DSML｜invoke>")),
+    "deepseek v3.2, later word": ("deepseek_v3_2", tags(
+        "<｜DSML｜tool_calls>\nCALLS\n</｜DSML｜tool_calls>", '<｜DSML｜invoke name="%s">',
+        '<｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>', "</｜DSML｜invoke>")),
     "kimi k2": ("kimi_k2", around(
         "<|tool_calls_section_begin|>", named(KIMI), "<|tool_calls_section_end|>")),
     "kimi k2 without prefix": ("kimi_k2", around(
@@ -169,6 +176,10 @@ WRITERS = {  # family → (row of the table, writer)
     "command r7b": ("command_a", in_list("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters")),
     "command r": ("command_r", in_list("Action: ```json\n", "\n```", "tool_name", "parameters")),
     "react": ("react", lambda calls: "\n".join(f"Action: {n}\nAction Input: {js(a)}" for n, a in calls)),
+    "react with full-width colons": ("react", lambda calls: "\n".join(
+        f"Action：{n}\nAction Input：{js(a)}" for n, a in calls)),
+    "react in bold": ("react", lambda calls: "\n".join(
+        f"**Action:** {n}\n**Action Input:** {js(a)}" for n, a in calls)),
     "react, fenced": ("react", lambda calls: "\n".join(
         f"Action: {n}\nAction Input: ```json\n{js(a)}\n```" for n, a in calls)),
     "internlm": ("internlm", each("<|action_start|><|plugin|>\nCALL<|action_end|>", "parameters")),
@@ -176,6 +187,8 @@ WRITERS = {  # family → (row of the table, writer)
     "minimax m1": ("jamba", around("<tool_calls>\n", each("CALL"), "\n</tool_calls>")),
     "minimax m2": ("minimax_m2", tags(
         "<minimax:tool_call>\nCALLS\n</minimax:tool_call>", '<invoke name="%s">', INVOKE_KEY, "</invoke>")),
+    "minimax m2 with single quotes": ("minimax_m2", tags(
+        "<minimax:tool_call>\nCALLS\n</minimax:tool_call>", "<invoke name='%s'>", INVOKE_KEY.replace('"', "'"), "</invoke>")),
     "minimax m2 without the outer tag": ("invoke", tags("CALLS", '<invoke name="%s">', INVOKE_KEY, "</invoke>")),
     "function gemma": ("functiongemma", gemma("<start_function_call>", "<end_function_call>", "<escape>")),
     "gemma 4": ("gemma4", gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
@@ -190,6 +203,7 @@ WRITERS = {  # family → (row of the table, writer)
     "llama 4": ("llama4", python("<|python_start|>[", "]<|python_end|>")),
     "lfm2": ("lfm2", python("<|tool_call_start|>[", "]<|tool_call_end|>")),
     "lfm2 with blanks": ("lfm2", python("<|tool_call_start|>\n [", "] <|tool_call_end|>")),
+    "lfm2 in json": ("lfm2_json", in_list("<|tool_call_start|>", "<|tool_call_end|>")),
     "olmo 3": ("olmo3", python("<function_calls>\n", "\n</function_calls>", "\n")),
     "bare json": ("json", each("CALL", "parameters")),
     "bare json list": ("json", in_list("", "")),
@@ -198,6 +212,8 @@ WRITERS = {  # family → (row of the table, writer)
     "openai's own shape": ("json", lambda calls: js(
         [{"type": "function", "function": {"name": n, "arguments": js(a)}} for n, a in calls])),
     "pythonic": ("pythonic", python("[", "]")),
+    "glm 4 with its token": ("glm4_marked", named("<|assistant|>NAME\nARGS")),
+    "gemma 3 with its module": ("gemma3", python("```tool_code\n", "\n```", "\n", "print(default_api.{})")),
     "glm 4": ("glm4", lambda calls: "\n".join(f"{n}\n{js(a)}" for n, a in calls)),
 }  # fmt: skip
 # A model that writes these says nothing else around them.
@@ -283,6 +299,47 @@ def test_calls_after_reasoning_are_read_and_those_inside_it_are_not(family):
         assert read(only_thought)[0] == (only_thought, (), "", "")
 
 
+END_TOKENS = [
+    "<|im_end|>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|endoftext|>", "<|observation|>", "<end_of_turn>",
+    "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|user|>", "[e~[", "<start_function_response>", "\n<|im_end|>\n<|endoftext|>\n",
+]  # fmt: skip
+
+
+@FAMILIES
+def test_what_a_template_writes_after_an_answer_is_no_text(family):
+    row, write = WRITERS[family]
+    for end in END_TOKENS:
+        parts, found = read(write(ONE) + end)
+        assert (found, parts.text, parts.format) == (ONE, "", row)
+        assert read("答案是 5" + end)[0].text == "答案是 5" + end
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        dict,
+        lambda t: {"type": "function", "function": t},
+        lambda t: {"name": t["name"], "input_schema": t["parameters"]},
+        lambda t: {"name": t["name"], "inputSchema": t["parameters"]},
+    ],
+)
+def test_tools_are_known_in_the_shape_of_any_wire(wrap):
+    tools = [wrap(t) for t in TOOLS]
+    assert read(WRITERS["pythonic"][1](SEVERAL), tools)[1] == SEVERAL
+    assert read(WRITERS["qwen3-coder"][1](SEVERAL), tools)[1] == SEVERAL
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [[{}], [{"function": None}], [{"name": "today", "parameters": 5}], [{"name": "today"}],
+     [{"name": "today", "parameters": {"properties": [], "required": 3}}]],
+)  # fmt: skip
+@FAMILIES
+def test_tools_of_any_shape_do_no_harm(family, tools):
+    parts, found = read(WRITERS[family][1](ONE + [("today", {})]), tools)
+    assert found or parts.text
+
+
 # --- what must not be read ---
 
 
@@ -342,6 +399,10 @@ SHOWN = [
     "find_song\n{broken",
     "```python\nfind_song(title='x')\n```",
     "```python\n[find_song(title='x')]\n```\n以上。",
+    '格式 `先写 <tool_call> 再写 {"name": "today", "arguments": {}}` 就行。',
+    '写成“<tool_call>{"name": "today", "arguments": {}}</tool_call>”。',
+    '即 `x <tool_call>{"name": "today", "arguments": {}}</tool_call>`。',
+    '"<tool_call>{"name": "today", "arguments": {}}</tool_call>" 是一种。',
     "Action: 出去走走\n然后回来。",
     "Action: find_song",
     'Action: find_song\nAction Input: {"title": ',
@@ -502,6 +563,9 @@ READ = [
     ("<|channel|>commentary to=functions.find_song<|message|>不是 JSON<|call|>", [("find_song", "不是 JSON")], ""),
     ("<|channel|>commentary<|message|>我查一下<|end|><|start|>assistant<|channel|>commentary to=functions.today"
      "<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>好了<|return|>", [("today", {})], "我查一下\n好了"),
+    ("<|channel|>commentary to=functions.today<|message|>{}", [("today", {})], ""),
+    # a stray backtick hides nothing
+    (f"it`s here:\n<tool_call>{CALL}</tool_call> `", X, "it`s here:\n`"),
     # Command R7B, Functionary, ReAct
     ("<|START_THINKING|>想<|END_THINKING|><|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"today\","
      " \"parameters\": {}}]<|END_ACTION|>", [("today", {})], ""),
@@ -721,7 +785,7 @@ def test_any_text_is_read_without_an_error_and_streams_alike(parts, known):
         "<|python_start|>[f(x='a 'b", "<|tool_call_start|>[f('", "((((", "[[[[", "{{{{", '{"a":', "-", "<escape>",
         "<|tool_call>call:f{a:<|\"|>", "<|channel|>commentary to=functions.today<|message|>{", "Action: today\nAction Input: {",
         "Action: today\nAction Input: x\n", "functools[", "```", "```json\n", "`", "</think>", "<think>", "\\\"", '"', " ", "\n", "\r\n",
-        "a", "today\n{", ">>>today\n{", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
+        "a", "today\n{", ">>>today\n{", '{"name":"today","arguments":{}}>>>all\n', "</function><function=functions.f:0", "<|im_end|>", "</s> ", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
         '<invoke name="today"><parameter name="x">', f"<tool_call>{CALL}", f"<tool_call>{CALL}</tool_call>\n", "<co>", "[THINK]", "a.b(", "x=",
     ],
 )  # fmt: skip
