@@ -2730,7 +2730,7 @@ def query_words(text: str) -> list[str]:
     (['显存'], ['注'], ['为什', '什么'])
     """
     words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
-    return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
+    return [word for word in words if len(word) > 1 or not re.fullmatch(f"[{HAN}]", word)] or words
 
 
 def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
@@ -3628,6 +3628,9 @@ HAN_WEIGHT = 0.35  # of a single Chinese character; pairs of them are words alre
 HAN_CHARACTER = f"[{HAN}]"
 SATURATION, LENGTH_SHARE = 1.5, 0.6  # k1 and b of BM25
 MAX_REQUEST = 4_000  # characters; of a longer one the end counts, where the question stands
+# A request of several sentences has several needs. What a tool already chosen answers counts less
+# for the next, or the richest need would fill all places.
+SENTENCE_END, MANY_SENTENCES, ANSWERED = r"[.?!](?=\s|\Z)|[。？！；]", 4, 0.75
 
 CAMEL_CASE = "(?<=[a-z])(?=[A-Z])"
 # Tool names are full of doers and deeds: calculator, calculation and calculate meet in "calcul".
@@ -3700,6 +3703,21 @@ class ToolRouter:
         self._documents = [_tool_words(schema) for schema in schemas]
         self._ranking = BM25(self._documents, k1=SATURATION, b=LENGTH_SHARE)
 
+    def _ranked(self, terms: list[str], k: int) -> Iterator[tuple[int, float]]:
+        """(position, score) of the k best; a word that one has counts less for the next."""
+        postings, size = self._ranking.postings, self._ranking.size
+        weights = {term: inverse_frequency(size, len(postings[term])) for term in terms}
+        gains = {
+            place: {t: n * postings[t][place] for t, n in weights.items() if place in postings[t]}
+            for place, _ in self._ranking.search(terms, 4 * k)
+        }
+        for _ in range(min(k, len(gains))):
+            best = max(gains, key=lambda place: sum(gains[place].values()))
+            given = gains.pop(best)
+            yield best, sum(given.values())
+            for gain in gains.values():
+                gain.update((term, gain[term] * ANSWERED) for term in gain.keys() & given.keys())
+
     def pick(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> list[Routed]:
         """The k tools that fit best, best first; [] when no tool shares a word with the request.
 
@@ -3707,14 +3725,17 @@ class ToolRouter:
         """
         text = re.sub(f"{CAMEL_CASE}|{QUESTION}", " ", query[-MAX_REQUEST:])
         roots = [_root(word) for word in query_words(text)]
-        written = {_root(stem(word)): word for word in tokenize(text)}
+        terms = dict.fromkeys([*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)])
+        terms = [term for term in terms if term in self._ranking.postings]  # few: the rest is quick
+        written = {_root(stem(word)): word for word in re.findall("[a-z]+", text.lower())}
+        spoken = {root: written.get(root, root) for root in roots if root in self._ranking.postings}
 
         def evidence(position: int) -> tuple[str, ...]:
-            found = (root for root in roots if root in self._documents[position])
-            return tuple(dict.fromkeys(written.get(root, root) for root in found))
+            own = self._documents[position]
+            return tuple(dict.fromkeys(word for root, word in spoken.items() if root in own))
 
-        terms = [*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)]
-        ranked = self._ranking.search(terms, max(k, 0))
+        several = len(re.findall(SENTENCE_END, text)) >= MANY_SENTENCES
+        ranked = (self._ranked if several else self._ranking.search)(terms, max(k, 0))
         scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
         kept = set(self._names if len(self.tools) <= k else keep)
         places = enumerate(self._names) if kept else ()
@@ -4553,7 +4574,8 @@ def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
             name = fitting[0] if len(fitting) == 1 and call.arguments else ""
         elif name == call.name and name not in reading.schemas:
             name = ""  # an id without a counter
-        return (end, [call._replace(name=name)]) if name else None
+        calls = [call._replace(name=name)] if name else []
+    return end, calls
 
 
 # --- readers: tagged parameters, each value as raw text ---
@@ -4872,10 +4894,10 @@ TEXT_FORMATS = {
     "command_r": TextFormat(
         _json_reader(r"Action:\s*```(?:json)?\s*(?=\[)", r"\s*```"), begins="Action:", known=True,
     ),
-    "react": TextFormat(_read_react, begins="Action: Action： **Action: **Action： **Action**:", known=True),
-    "internlm": TextFormat(
-        _read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", known=True,
+    "react": TextFormat(
+        _read_react, begins="Action: Action： **Action: **Action： **Action**:", known=True,
     ),
+    "internlm": TextFormat(_read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", "", True),
     # Jamba (a list), MiniMax M1 (one object per line); MiniMax M2, whose outer tag may be missing
     "jamba": TextFormat(_read_calls, "<tool_calls>", "</tool_calls>"),
     "minimax_m2": TextFormat(_read_xml, "<minimax:tool_call>", "</minimax:tool_call>"),
