@@ -4401,6 +4401,7 @@ class _Reading:
         }
         self.any_tool = tools is None
         self.bare = False  # in an answer without markers only exact calls count
+        self.closer = ""  # of the block that is being read
         self.misses = 0
 
     def parameters(self, name: str) -> dict[str, SchemaRules]:
@@ -4441,7 +4442,7 @@ def _without_end(text: str) -> str:
     return text[:end].rstrip()
 
 
-def _before(closer: str, text: str, pos: int) -> str:
+def _body(text: str, pos: int, closer: str) -> str:
     """The text from `pos` to the closer, or where there is none to the end of the answer."""
     end = text.find(closer, pos) if closer else -1
     return text[pos:end] if end >= 0 else _without_end(text[pos:])
@@ -4720,20 +4721,17 @@ def _python_nodes(source: str) -> list[ast.expr]:
     return []
 
 
-def _python_reader(closer: str, begins: str = "") -> Callable:
-    """A reader of calls, or lists of calls, up to the closer or the end of the text."""
-    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not text.startswith(begins, pos):
-            return None
-        source = _before(closer, text, pos)
-        nodes = _python_nodes(source.strip())
-        calls = [call for node in nodes if (call := _python_call(node, reading))]
-        if calls and all(isinstance(node, ast.Call) for node in nodes):
-            return pos + len(source), calls
-        reading.misses += bool(source)
+def _read_python(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """Calls, or lists of calls, up to the closer; without markers only a list."""
+    if reading.bare and not text.startswith("[", pos):
         return None
-
-    return read
+    source = _body(text, pos, reading.closer)
+    nodes = _python_nodes(source.strip())
+    calls = [call for node in nodes if (call := _python_call(node, reading))]
+    if calls and all(isinstance(node, ast.Call) for node in nodes):
+        return pos + len(source), calls
+    reading.misses += bool(source)
+    return None
 
 
 # --- readers of one family each ---
@@ -4749,21 +4747,18 @@ def _gemma_token(token: re.Match) -> str:
     return token[0] if word is None else json.dumps(word)
 
 
-def _gemma_reader(closer: str) -> Callable:
-    """A reader of call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
-    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not (start := _match(r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)", text, pos)):
-            return None
-        source = _before(closer, text, start.end())
-        body = re.sub(_GEMMA_TOKEN, _gemma_token, source).strip()
-        found = _json_at(body, 0, reading)
-        if found and found[1] == len(body):
-            call = _new_call(reading, clean_name(start[1]), found[0])
-            return start.end() + len(source), [call]
-        reading.misses += 1
+def _read_gemma(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """One call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
+    if not (start := _match(r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)", text, pos)):
         return None
-
-    return read
+    source = _body(text, start.end(), reading.closer)
+    body = re.sub(_GEMMA_TOKEN, _gemma_token, source).strip()
+    found = _json_at(body, 0, reading)
+    if found and found[1] == len(body):
+        call = _new_call(reading, clean_name(start[1]), found[0])
+        return start.end() + len(source), [call]
+    reading.misses += 1
+    return None
 
 
 _HARMONY_CALL = (
@@ -4866,7 +4861,7 @@ TEXT_FORMATS = {
     ),
     # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
     "llama3": TextFormat(_read_calls, "<|python_tag|>"),
-    "llama3_built_in": TextFormat(_python_reader("\n"), "<|python_tag|>", known=True),
+    "llama3_built_in": TextFormat(_read_python, "<|python_tag|>", "\n", known=True),
     # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without); V3.2
     "deepseek": TextFormat(
         _json_reader(
@@ -4906,25 +4901,19 @@ TEXT_FORMATS = {
         known=True,
     ),
     # FunctionGemma; Gemma 4; Gemma 3 and CodeGemma
-    "functiongemma": TextFormat(
-        _gemma_reader("<end_function_call>"), "<start_function_call>", "<end_function_call>",
-    ),
-    "gemma4": TextFormat(_gemma_reader("<tool_call|>"), "<|tool_call>", "<tool_call|>"),
-    "gemma3": TextFormat(_python_reader("```"), "```tool_code", "```", known=True),
+    "functiongemma": TextFormat(_read_gemma, "<start_function_call>", "<end_function_call>"),
+    "gemma4": TextFormat(_read_gemma, "<|tool_call>", "<tool_call|>"),
+    "gemma3": TextFormat(_read_python, "```tool_code", "```", known=True),
     "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
-    "llama4": TextFormat(_python_reader("<|python_end|>"), "<|python_start|>", "<|python_end|>"),
+    "llama4": TextFormat(_read_python, "<|python_start|>", "<|python_end|>"),
     # LFM2, LFM2.5, in Python or on request in JSON; Olmo 3 (one call per line)
-    "lfm2": TextFormat(
-        _python_reader("<|tool_call_end|>"), "<|tool_call_start|>", "<|tool_call_end|>",
-    ),
+    "lfm2": TextFormat(_read_python, "<|tool_call_start|>", "<|tool_call_end|>"),
     "lfm2_json": TextFormat(_read_calls, "<|tool_call_start|>", "<|tool_call_end|>"),
-    "olmo3": TextFormat(
-        _python_reader("</function_calls>"), "<function_calls>", "</function_calls>",
-    ),
+    "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
     "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
     "json": TextFormat(_read_calls, closes="] </tool_call>"),
-    "pythonic": TextFormat(_python_reader("", "[")),
+    "pythonic": TextFormat(_read_python),
     "glm4": TextFormat(_read_named),
 }
 
@@ -4971,7 +4960,7 @@ def _without_fence(text: str) -> str:
 
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
     """All calls of one block that starts at `pos`, with the markers around them."""
-    end, calls = pos, []
+    end, calls, reading.closer = pos, [], row.closes
     for opener in row.opens.split():
         if text.startswith(opener, end):
             end = _skip(text, end + len(opener))
@@ -5331,16 +5320,12 @@ def sse_events(chunks: Iterable[bytes]) -> Iterator[str]:
 Pieces = list[tuple[str, str]]  # (kind, piece) to show: kind "text" or "reasoning"
 
 
-def _dict(value: object) -> dict:
-    return value if isinstance(value, dict) else {}
+def _as(kind: type, value: object) -> Any:
+    """The value if it is of that kind, else an empty one: what servers send has any shape."""
+    return value if isinstance(value, kind) else kind()
 
 
-def _list(value: object) -> list:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+_dict, _list, _text = (functools.partial(_as, kind) for kind in (dict, list, str))
 
 
 def _number(mapping: dict, *keys: str) -> int:
@@ -5578,13 +5563,6 @@ class OpenAIFold(_Fold):
         return {self._reasoning_key: thought} if calls and thought and self._reasoning_key else None
 
 
-def turn_from_openai(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
-    """The Turn of a reply that was not streamed. Raises BackendError when it is an error."""
-    fold = OpenAIFold(used_ids)
-    fold.feed(reply)
-    return fold.turn()
-
-
 # --- Anthropic Messages ---
 
 _STOP_REASONS = {
@@ -5686,13 +5664,6 @@ class AnthropicFold(_Fold):
             call = next(waiting)
             block |= {"id": call.id, "name": call.name, "input": _dict(_parsed(call.arguments))}
         return {ANTHROPIC_BLOCKS: blocks}
-
-
-def turn_from_anthropic(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
-    """The Turn of a message that was not streamed. Raises BackendError when it is an error."""
-    fold = AnthropicFold(used_ids)
-    fold.feed(reply)
-    return fold.turn()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
