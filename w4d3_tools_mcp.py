@@ -4461,16 +4461,22 @@ def clean_name(name: str) -> str:
     return name.removeprefix("functions.").removeprefix("default_api.")  # Gemma's name for them
 
 
+def _parsed(arguments: object) -> object:
+    """The arguments as an object, or what the model wrote when they are none."""
+    try:
+        return parse_arguments(arguments)
+    except ArgumentsError:
+        return arguments
+
+
 def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "") -> ToolCall:
     """A call with its arguments as a dict, or as the model's own text where that is no object."""
-    with contextlib.suppress(ArgumentsError):
-        arguments = parse_arguments(arguments)
+    arguments = _parsed(arguments)
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
         case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
-            known = reading.parameters(name).keys()
-            with contextlib.suppress(ArgumentsError):
-                inner = parse_arguments(inner)
-                arguments = inner if known and inner.keys() <= known else arguments
+            inner, known = _parsed(inner), reading.parameters(name).keys()
+            if known and isinstance(inner, dict) and inner.keys() <= known:
+                arguments = inner
         case dict() | str():
             pass
         case _:
@@ -4560,7 +4566,8 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
 
 _read_calls = _json_reader()
 _kimi_json = _json_reader(
-    r"<\|tool_call_begin\|>\s*(?P<name>(?P<id>[^\s<]{1,200}))\s*<\|tool_call_argument_begin\|>\s*",
+    r"<\|tool_call_begin\|>\s*(?P<id>(?P<name>\d+(?![^\s<])|[^\s<:]{1,200}(?=:\d))(?::\d+)?)\s*"
+    r"<\|tool_call_argument_begin\|>\s*",
     r"\s*(?:<\|tool_call_end\|>)?",
 )
 
@@ -4568,15 +4575,10 @@ _kimi_json = _json_reader(
 def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
     """Kimi's call: the id names the tool, or only counts and the arguments tell which it is."""
     end, calls = _kimi_json(text, pos, reading) or (0, [])
-    for call in calls:
-        name = re.sub(r":\d+\Z", "", call.name)
-        if name.isdigit():
-            fitting = [tool for tool in reading.schemas if reading.fits(call._replace(name=tool))]
-            name = fitting[0] if len(fitting) == 1 and call.arguments else ""
-        elif name == call.name and name not in reading.schemas:
-            name = ""  # an id without a counter
-        calls = [call._replace(name=name)] if name else []
-    return end, calls
+    if calls and calls[0].name.isdigit():
+        fitting = [calls[0]._replace(name=tool) for tool in reading.schemas if calls[0].arguments]
+        calls = list(filter(reading.fits, fitting))
+    return end, calls if len(calls) == 1 else []
 
 
 # --- readers: tagged parameters, each value as raw text ---
@@ -4951,13 +4953,6 @@ for _name, _row in TEXT_FORMATS.items():
 _MARKER = _either((*_ROWS, *_LONE, "```", "`"))
 
 
-def _without_fence(text: str) -> str:
-    """What is inside the one code fence that is the whole text, or the text as it is."""
-    if len(text) < 6 or not text.startswith("```") or text.find("```", 3) != len(text) - 3:
-        return text
-    return re.sub(r"\A[\w-]*\s", "", text[3:-3]).strip()
-
-
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
     """All calls of one block that starts at `pos`, with the markers around them."""
     end, calls, reading.closer = pos, [], row.closes
@@ -5047,8 +5042,9 @@ def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
     said = _without_end(parts.text).lstrip()
     if parts.calls or not said:
         return parts
-    answer = _without_fence(said)
-    if answer is not said and answer.startswith(("<", "[", ">")):
+    fenced = _match(r"(?s)```(?:[\w-]*\s)?((?:(?!```).)*)```\Z", said)
+    answer = fenced[1].strip() if fenced else said
+    if fenced and answer.startswith(("<", "[", ">")):
         inner = _Scan(answer, reading).parse()
         if inner.calls and not inner.text:
             return inner._replace(reasoning=parts.reasoning)
@@ -5106,10 +5102,10 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 # --- the same while it streams ---
 
-_HELD = _either((*_ROWS, *_LONE))
-_WHOLE_MARKERS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
-_HELD_PART = rf"(?:{_either({word[:n] for word in _WHOLE_MARKERS for n in range(1, len(word))})})\Z"
-_LONGEST = max(map(len, _WHOLE_MARKERS))
+_CALL_BEGINS, _TEXT_ENDS = _either(_ROWS), _either((*_ROWS, *_LONE))
+_ENDS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
+_LONGEST = max(map(len, _ENDS))
+_BEGUN = rf"(?:{_either({word[:n] for word in _ENDS for n in range(1, len(word))})})\Z"
 _BARE = (
     r"\{\s*(?:\Z|[\"'{])|\[\s*(?:\Z|\{|[\w.]+\s*(?:\Z|\())"
     r"|[\w.-]+[ \t]*(?:\Z|\r?\n\s*(?:\Z|\{))"
@@ -5133,7 +5129,7 @@ class TextStream:
         self._blanks: list[str] = []  # after what was shown: dropped when a call follows
         self._pending = ""  # may become a marker
         self._kind = "start"  # then "reasoning" or "text"; "held": all to the end
-        self._closes = _HELD
+        self._closes = ""  # pattern of what ends the reasoning or the text
         self._thought = False
 
     def feed(self, piece: str) -> list[tuple[str, str]]:
@@ -5161,7 +5157,8 @@ class TextStream:
         head = self._pending.lstrip()
         if frame := _match(_FRAME, head):
             closes, holds = _FRAMES[frame[0]]
-            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():], closes)
+            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():])
+            self._closes = closes
             return True
         half_a_frame = any(word.startswith(head) for word in _FRAMES)
         if not head or half_a_frame or _match(_PERHAPS_BARE, head):
@@ -5169,12 +5166,12 @@ class TextStream:
             return False
         if self._thought:
             self._go_on("text", head)
-        self._kind, self._closes = "text", _HELD
+        self._kind, self._closes = "text", _CALL_BEGINS if self._thought else _TEXT_ENDS
         return True
 
-    def _go_on(self, kind: str, pending: str, closes: str = _HELD) -> None:
+    def _go_on(self, kind: str, pending: str) -> None:
         """What came before is reasoning; the blanks after it are nobody's."""
-        self._kind, self._pending, self._closes, self._thought = kind, pending, closes, True
+        self._kind, self._pending, self._thought = kind, pending, True
         self._blanks.clear()
 
     def _show(self, out: list) -> bool:
@@ -5183,25 +5180,19 @@ class TextStream:
             self._pending = ""
             return False
         found = _search(self._closes, self._pending)
-        while found and self._kind == "text" and found[0] in _LONE and self._thought:
-            found = _search(_HELD, self._pending, found.end())
-        rest = self._pending[found.end():] if found else ""
-        if found and self._kind == "text" and found[0] in _LONE:  # all of it was reasoning
+        if not found or (self._kind == "text" and found[0] not in _LONE):
+            tail = max(0, len(self._pending) - _LONGEST)
+            stop = found or _search(_BEGUN, self._pending, tail)
+            self._emit(stop.start() if stop else len(self._pending), out)
+            self._kind = "held" if found else self._kind
+            return bool(found)
+        rest = self._pending[found.end():]
+        if self._kind == "text":  # all of it was reasoning
             self._shown.clear()
         else:
-            self._emit(found.start() if found else self._safe(), out)
-            if not found:
-                return False
-            if self._kind == "text":
-                self._kind = "held"
-                return True
+            self._emit(found.start(), out)
         self._go_on("start", rest)
         return True
-
-    def _safe(self) -> int:
-        """How much of what is pending cannot be the beginning of a marker."""
-        part = _search(_HELD_PART, self._pending, max(0, len(self._pending) - _LONGEST))
-        return part.start() if part else len(self._pending)
 
     def _emit(self, length: int, out: list) -> None:
         """Hand over that much, but keep the blanks at its end."""
@@ -5332,14 +5323,6 @@ def _number(mapping: dict, *keys: str) -> int:
     """The first whole number under one of the keys, else 0."""
     found = (mapping[key] for key in keys if type(mapping.get(key)) is int)
     return max(0, next(found, 0))
-
-
-def _parsed(arguments: object) -> object:
-    """The arguments as an object, or what the model wrote when they are none."""
-    try:
-        return parse_arguments(arguments)
-    except ArgumentsError:
-        return arguments
 
 
 def _broken(words: str, turn: Turn) -> BackendError:
