@@ -4486,10 +4486,10 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
 
 def _call_from(entry: object, reading: _Reading) -> ToolCall | None:
     """The call that a JSON object spells under any of the known keys; None when it spells none."""
+    if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
+        entry = {**entry, **entry["function"]}
     if not isinstance(entry, dict) or (reading.bare and not entry.keys() <= _CALL_KEYS):
         return None
-    if isinstance(inner := entry.get("function"), dict):
-        entry = {**entry, **inner}
     name = clean_name(next((entry[k] for k in _NAME_KEYS if isinstance(entry.get(k), str)), ""))
     given = [entry[key] for key in _ARGUMENT_KEYS if key in entry]
     if not name or (reading.bare and not given):
@@ -4639,7 +4639,8 @@ _read_xml = _tag_reader(
     r"""\s*<(?:｜DSML｜)?(?:function=|(?:function|invoke) name=)["']?([^"'<>\n]{1,200})["']?>""",
     r"""\s*<(?:｜DSML｜)?parameter(?:=| name=)["']?([^"'<>\n]{1,200})["']?"""
     r"""(?: string="(true|false)")?>""",
-    r"</(?:｜DSML｜)?parameter>|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>)",
+    r"</(?:｜DSML｜)?parameter>"  # often missing
+    r"|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>\s*(?:<|\Z))",
     r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
 )
 _read_glm = _tag_reader(
@@ -4849,7 +4850,7 @@ TEXT_FORMATS = {
     "glm4_5": TextFormat(_read_glm, "<tool_call>"),
     # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2
     "functionary": TextFormat(
-        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*</function>"),
+        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*>?\s*</function>"),
         begins="<function=", known=True,
     ),
     "functionary_3_2": TextFormat(_read_named, ">>>", known=True),
@@ -4944,13 +4945,14 @@ _FRAME = _either(_FRAMES)
 _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
-_QUOTES = '`"“「『'  # a marker behind one of these is quoted
+_SHOWN = ("```", "~~~", "`")  # around code: what stands between two of these is only shown
+_QUOTES = '`"“「『'  # and so is a marker behind one of these
 
 _ROWS: dict[str, list[str]] = {}
 for _name, _row in TEXT_FORMATS.items():
     for _marker in f"{_row.opens} {_row.begins}".split():
         _ROWS.setdefault(_marker, []).append(_name)
-_MARKER = _either((*_ROWS, *_LONE, "```", "`"))
+_MARKER = _either((*_ROWS, *_LONE, *_SHOWN))
 
 
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
@@ -5005,10 +5007,10 @@ class _Scan:
     def marker(self, marker: str, at: int) -> int:
         """Act on a marker; returns where to look on."""
         after = at + len(marker)
-        if "`" in marker and marker not in _ROWS:  # what stands in a fence, or in `…`, is shown
+        if marker in _SHOWN:
             end = self.text.find(marker, after)
-            one_line = end > 0 and (marker == "```" or "\n" not in self.text[after:end])
-            return end + len(marker) if one_line else after
+            whole = end > 0 and (marker != "`" or "\n" not in self.text[after:end])
+            return end + len(marker) if whole else after
         if marker in _LONE:
             if self.thought:
                 return after
