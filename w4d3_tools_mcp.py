@@ -5336,6 +5336,7 @@ def _broken(words: str, turn: Turn) -> BackendError:
 class _Fold:
     """Text, reasoning, usage and ending of a reply while it arrives.
 
+    A wire format adds `feed`, `_calls` (as they came) and `_extra` (what has to go back with them).
     `done`: the server has said that the reply is complete; a transport that saw [DONE] sets it, or
     feeds {"done": True}. `turn` may be asked for more than once.
     """
@@ -5353,12 +5354,6 @@ class _Fold:
             return []
         (self._said if kind == "text" else self._thought).append(piece)
         return [(kind, piece)]
-
-    def _calls(self) -> list[ToolCall]:
-        raise NotImplementedError
-
-    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
-        raise NotImplementedError
 
     def _assembled(self) -> Turn:
         text, thought = split_reasoning("".join(self._said))
