@@ -4431,15 +4431,13 @@ def _skip(text: str, pos: int = 0) -> int:
 
 
 # What templates write after an answer, and servers may leave there: <|im_end|>, </s>
-_END_TOKEN = r"(?:<[|｜][\w▁]{1,30}[|｜]>|</s>|<end_of_turn>|<start_function_response>|\[e~\[)\s*\Z"
+_END_TOKEN = r"<[|｜][\w▁]{1,30}[|｜]>|</s>|<end_of_turn>|<start_function_response>|\[e~\["
 
 
 def _without_end(text: str) -> str:
     """The text without the tokens that a template puts after it, and without blanks there."""
-    end = len(text)
-    while token := _search(_END_TOKEN, text[max(0, end - 60):end]):
-        end -= len(token[0])
-    return text[:end].rstrip()
+    last = max(0, len(text) - 200)
+    return (text[:last] + re.sub(rf"(?:\s*(?:{_END_TOKEN}))+\s*\Z", "", text[last:])).rstrip()
 
 
 def _body(text: str, pos: int, closer: str) -> str:
@@ -4733,7 +4731,7 @@ def _read_python(text: str, pos: int, reading: _Reading) -> _Block | None:
     calls = [call for node in nodes if (call := _python_call(node, reading))]
     if calls and all(isinstance(node, ast.Call) for node in nodes):
         return pos + len(source), calls
-    reading.misses += bool(source)
+    reading.misses += 1
     return None
 
 

@@ -793,7 +793,7 @@ def test_any_text_is_read_without_an_error_and_streams_alike(parts, known):
         "<|python_start|>[f(x='a 'b", "<|tool_call_start|>[f('", "((((", "[[[[", "{{{{", '{"a":', "-", "<escape>",
         "<|tool_call>call:f{a:<|\"|>", "<|channel|>commentary to=functions.today<|message|>{", "Action: today\nAction Input: {",
         "Action: today\nAction Input: x\n", "functools[", "```", "```json\n", "`", "</think>", "<think>", "\\\"", '"', " ", "\n", "\r\n",
-        "a", "today\n{", ">>>today\n{", '{"name":"today","arguments":{}}>>>all\n', "</function><function=functions.f:0", "<|im_end|>", "</s> ", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
+        "a", "today\n{", ">>>today\n{", '{"name":"today","arguments":{}}>>>all\n', "</function><function=functions.f:0", "<|im_end|>", "</s> ", "<|START_ACTION|><|python_start|>", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
         '<invoke name="today"><parameter name="x">', f"<tool_call>{CALL}", f"<tool_call>{CALL}</tool_call>\n", "<co>", "[THINK]", "a.b(", "x=",
     ],
 )  # fmt: skip
