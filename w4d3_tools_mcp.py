@@ -4401,6 +4401,7 @@ class _Reading:
         }
         self.any_tool = tools is None
         self.bare = False  # in an answer without markers only exact calls count
+        self.begin = 0  # of the answer, behind the reasoning
         self.closer = ""  # of the block that is being read
         self.misses = 0
 
@@ -4798,7 +4799,8 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
     What follows `Observation:` is the model's invention and belongs to the block.
     """
     start = _match(_REACT_CALL, text, pos)
-    if not start or text[pos - 1:pos] not in ("", "\n"):
+    line = max(reading.begin, text.rfind("\n", 0, pos) + 1)
+    if not start or text[line:pos].strip():
         return None
     name, known = clean_name(start[1]), reading.parameters(clean_name(start[1]))
     if found := _json_at(text, start.end(), reading):
@@ -4991,7 +4993,7 @@ class _Scan:
             pos = stop.end() if stop else len(self.text)
             part = self.thought if holds == "reasoning" else self.said
             part.append(re.sub(_CITATION, "", inside))
-        self.begin = pos
+        self.begin = self.reading.begin = pos
         return pos
 
     def leave(self, end: int | None = None) -> None:

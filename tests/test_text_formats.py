@@ -661,6 +661,8 @@ def test_reasoning_is_set_aside(text, answer, reasoning):
 # --- streaming ---
 
 AROUND = [("", ""), ("先查。\n", "\n后面 a < b `x`\n"), ("<think>想 <x </think>\n\n", "")]
+REASONED = ("<think>想</think>", "想</think>", "[THINK]想[/THINK]", "<|START_THINKING|>想<|END_THINKING|>",
+            "<|channel>thought\n想<channel|>", "<|channel|>analysis<|message|>想<|end|>")  # fmt: skip
 REPLIES = [
     *(before + write(ONE) + after for _, write in WRITERS.values() for before, after in AROUND),
     *(write(SEVERAL) for _, write in WRITERS.values()),
@@ -695,6 +697,15 @@ def test_streaming_equals_reading_the_whole_at_every_split_in_two(text):
     for at in range(len(text) + 1):
         same([text[:at], text[at:]], expected)
     same(list(text), expected)
+
+
+@FAMILIES
+@pytest.mark.parametrize("reasoned", REASONED)
+def test_calls_right_after_reasoning_are_read_also_when_it_was_split_off_before(family, reasoned):
+    row, write = WRITERS[family]
+    text = reasoned + write(ONE)
+    assert read(text)[1] == read(split_reasoning(text)[0])[1] == ONE
+    assert streamed(list(text))[2] == whole(text)
 
 
 def test_streaming_equals_reading_the_whole_at_random_splits():
