@@ -4393,13 +4393,13 @@ class TextParse(NamedTuple):
 class _Reading:
     """What the readers of one reply share: the tools, and how often a long look led nowhere."""
 
-    def __init__(self, tools: Iterable[dict] | None):
+    def __init__(self, tools: Iterable[dict] | None, *, cut: bool = False):
         plain = [tool.get("function") or tool for tool in tools or ()]
         self.schemas = {
             tool["name"]: next((tool[key] for key in _SCHEMA_KEYS if key in tool), None) or {}
             for tool in plain if "name" in tool
         }
-        self.any_tool = tools is None
+        self.any_tool, self.cut = tools is None, cut
         self.bare = False  # in an answer without markers only exact calls count
         self.begin = 0  # of the answer, behind the reasoning
         self.closer = ""  # of the block that is being read
@@ -4802,17 +4802,20 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
     line = max(reading.begin, text.rfind("\n", 0, pos) + 1)
     if not start or text[line:pos].strip():
         return None
-    name, known = clean_name(start[1]), reading.parameters(clean_name(start[1]))
+    name = clean_name(start[1])
     if found := _json_at(text, start.end(), reading):
         call, end = _new_call(reading, name, found[0]), found[1]
     else:
         end = _search(_REACT_END, text, start.end() - 1).start()
         body = text[start.end():end].strip()
         call = _new_call(reading, name, body)
-        keys = reading.schemas.get(name, {}).get("required") or list(known)
+        own = compile_schema(reading.schemas.get(name, {})).own
+        keys = list(own.get("required") or own.get("properties", ()))
         bare = isinstance(call.arguments, str)
-        if (keys and not body) or (bare and (len(keys) > 1 or body.startswith(("{", "[", "`")))):
-            return None  # nothing to run: cut off, or text for one of several parameters
+        if (keys and not body) or (bare and reading.cut and end == len(text)):
+            return None  # cut off
+        if bare and (len(keys) > 1 or body.startswith(("{", "[", "`"))):
+            return None  # text for one of several parameters, or JSON that is none
         if bare and name in reading.schemas:
             raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
             call = call._replace(arguments={k: _typed(name, k, reading, str, raw) for k in keys})
@@ -5037,9 +5040,9 @@ class _Scan:
         return TextParse(text, tuple(self.calls), self.format if self.calls else "", thought)
 
 
-def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
+def _take_apart(text: str, tools: Iterable[dict] | None, *, cut: bool = False) -> TextParse:
     """The reply as text, calls and reasoning; the calls have no ids of ours yet."""
-    reading = _Reading(tools)
+    reading = _Reading(tools, cut=cut)
     parts = _Scan(text, reading).parse()
     said = _without_end(parts.text).lstrip()
     if parts.calls or not said:
@@ -5077,18 +5080,19 @@ def with_ids(calls: Iterable[ToolCall], used_ids: Iterable[str] = ()) -> tuple[T
 
 
 def parse_text_tool_calls(
-    text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (),
+    text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (), cut=False,
 ) -> TextParse:
     """The calls a model wrote into its text, and the text that is left.
 
     `tools` are the definitions the model was shown ({"name", "description", "parameters"}); None
-    means they are not known, and then only marked calls count. Text without a call comes back as it
-    was; beside calls it comes without reasoning and markers.
+    means they are not known, and then only marked calls count. `cut`: a limit ended the text, so
+    that its last word may be half of one. Text without a call comes back as it was; beside calls it
+    comes without reasoning and markers.
 
     >>> parse_text_tool_calls('好。<tool_call>{"name": "now", "arguments": {}}</tool_call>')[:2]
     ('好。', (ToolCall(id='call00001', name='now', arguments={}, extra=None),))
     """
-    parts = _take_apart(text, tools)
+    parts = _take_apart(text, tools, cut=cut)
     return parts._replace(calls=with_ids(parts.calls, used_ids)) if parts.calls else TextParse(text)
 
 
@@ -7706,7 +7710,9 @@ class HttpModel:
     def _sorted_text(self, turn: Turn, question: Question) -> Turn:
         """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
         if question.tools and not turn.calls:
-            parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
+            parts = parse_text_tool_calls(
+                turn.text, question.tools, used_ids=question.used_ids, cut=turn.finish == "length",
+            )
             if parts.calls:
                 reasoning = turn.reasoning or parts.reasoning
                 return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)

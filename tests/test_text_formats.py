@@ -336,6 +336,7 @@ def test_tools_are_known_in_the_shape_of_any_wire(wrap):
 )  # fmt: skip
 @FAMILIES
 def test_tools_of_any_shape_do_no_harm(family, tools):
+    read("Action: today\nAction Input: x", tools)
     parts, found = read(WRITERS[family][1](ONE + [("today", {})]), tools)
     assert found or parts.text
 
@@ -368,6 +369,25 @@ def test_damaged_calls_never_raise_and_calls_never_appear_from_nothing(family):
         parts, found = read(text)
         assert found or parts.text == text
         assert len(found) <= len(SEVERAL) + 1
+
+
+@FAMILIES
+def test_a_limit_that_ends_the_text_leaves_whole_calls_and_runs_no_half_one(family):
+    row, write = WRITERS[family]
+    assert parse_text_tool_calls(write(ONE), TOOLS, cut=True).calls[0].arguments == ONE[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("Action: find_song\nAction Input: 晚", False),
+        ("Action: find_song\nAction Input: 晚安\nObservation: x", True),
+        ("Action: find_song\nAction Input: 晚安\nThought: 再", True),
+    ],
+)
+def test_a_bare_input_counts_only_once_something_follows_when_the_text_was_cut(text, whole):
+    assert parse_text_tool_calls(text, TOOLS).calls
+    assert bool(parse_text_tool_calls(text, TOOLS, cut=True).calls) == whole
 
 
 SHOWN = [
