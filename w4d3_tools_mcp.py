@@ -3738,11 +3738,10 @@ class ToolRouter:
         ranked = (self._ranked if several else self._ranking.search)(terms, max(k, 0))
         scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
         kept = set(self._names if len(self.tools) <= k else keep)
-        places = enumerate(self._names) if kept else ()
-        more = [p for p, name in places if name in kept and p not in scores]
+        more = [p for p, name in enumerate(self._names) if name in kept] if kept else []
         return [
             Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
-            for p in (*scores, *more)
+            for p in dict.fromkeys([*scores, *more])
         ]
 
     def subset(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> ToolRegistry:
@@ -3842,10 +3841,8 @@ CATALOGUE = {
     "代码 code": (
         ("run_python", "在沙箱里运行一段 Python 代码，返回输出", "code 源代码"),
         ("run_tests", "运行项目的单元测试 pytest，返回失败的用例", "path 测试目录"),
-        (
-            "search_code", "在代码仓库 repo 里查函数或变量的定义",
-            "query 名字或正则; language? 编程语言",
-        ),
+        ("search_code", "在代码仓库 repo 里查函数或变量的定义",
+         "query 名字或正则; language? 编程语言"),
         ("gpu_status", "查看本机 GPU 的显存占用和温度 nvidia-smi", "index? integer 第几块卡"),
     ),
     "数据 data": (
@@ -3913,14 +3910,11 @@ def catalogue_tools(real: ToolRegistry | None = None) -> ToolRegistry:
     """The 40 tools of CATALOGUE, those of §7 from `real`; what else `real` has follows them."""
     real = built_in_tools() if real is None else real
     rows = [row for family in CATALOGUE.values() for row in family]
-    return ToolRegistry([
-        *(
-            real[row] if isinstance(row, str)
-            else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry)
-            for row in rows
-        ),
-        *(tool for tool in real if tool.name not in rows),
-    ])
+    tools = [
+        real[row] if isinstance(row, str)
+        else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry) for row in rows
+    ]
+    return ToolRegistry([*tools, *(tool for tool in real if tool.name not in rows)])
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
