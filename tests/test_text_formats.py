@@ -1,8 +1,11 @@
 """§10: calls that models write into their text, family by family."""
 
 import json
+import pathlib
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -834,6 +837,37 @@ def test_hostile_repetition_ends_well(unit):
         text = opener + unit * (60_000 // len(unit))
         parts = parse_text_tool_calls(text, TOOLS)
         assert parts.calls or parts.text == text
+
+
+HOSTILE = """
+import random, sys, time
+from w4d3_tools_mcp import TEXT_FORMATS, _FRAMES, parse_text_tool_calls
+rows = TEXT_FORMATS.values()
+words = sorted({m for r in rows for m in f"{r.opens} {r.begins} {r.closes}".split()} | {*_FRAMES})
+words += sys.argv[1].split("|||")
+tools = [{"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}}}]
+rng = random.Random(5)
+for _ in range(150):
+    unit = "".join(rng.choices(words, k=rng.randint(1, 3)))
+    text = rng.choice(words) + unit * (100_000 // len(unit))
+    begun = time.process_time()
+    parts = parse_text_tool_calls(text, tools)
+    assert parts.calls or parts.text == text
+    assert time.process_time() - begun < 10, unit
+"""
+HOSTILE_WORDS = [
+    *(CALL, '{"name": "f", "arguments": {', '{"a":"', "{'a':", "f", "f{", "f\n{", "f(", "f(x='", "[", "]", "(", ")", "{"),
+    *("}", '"', "'", "`", "```", "~~~", "\n", " ", "\\", ";", "0", "-", "x=", "，", "</think>", "<co>", "<co: ", "</s>"),
+    *("<parameter=x>", "</parameter>", "</function>", "<arg_key>a</arg_key><arg_value>", "</arg_value>", "call:f{", "a:"),
+    *("<escape>", '<|"|>', "<|message|>", "<|call|>", "to=functions.f ", "functions.f:0", "<|tool_call_argument_begin|>"),
+    *("Action Input:", "Action: f\nAction Input: ", "Observation:", "[CALL_ID]", "[ARGS]", "function<｜tool▁sep｜>f", "**"),
+]  # fmt: skip
+
+
+def test_no_mixture_of_markers_takes_more_than_linear_time():
+    """A quadratic one would take minutes, so the bounds are generous: only a hang fails."""
+    run = [sys.executable, "-c", HOSTILE, "|||".join(HOSTILE_WORDS)]
+    subprocess.run(run, check=True, timeout=300, cwd=pathlib.Path(__file__).parent.parent)
 
 
 def test_a_long_stream_of_single_characters_ends_well():
