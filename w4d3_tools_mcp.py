@@ -4653,10 +4653,9 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 def _python_literal(node: ast.expr) -> object:
     """The JSON value of a Python literal. Raises ValueError for anything that would be computed."""
     match node:
-        case ast.Constant(value=bool() | int() | str() | None as value):
-            return value
-        case ast.Constant(value=float() as value) if math.isfinite(value):
-            return value
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            if not isinstance(value, float) or math.isfinite(value):
+                return value
         case ast.Name(id=word) if word in _WORDS:
             return _WORDS[word]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
@@ -8978,14 +8977,10 @@ def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
     )
 
 
-def _rank(router: ToolRouter, query: str, name: str) -> int | None:
-    names = [routed.name for routed in router.pick(query, ROUTED_TO)]
-    return names.index(name) + 1 if name in names else None
-
-
 def requests_text(router: ToolRouter, style: Style) -> Iterator[str]:
     """The dozen REQUESTS: at which rank the right tool came, and how many were found."""
-    ranks = [_rank(router, query, name) for query, name in REQUESTS]
+    picked = [[found.name for found in router.pick(query, ROUTED_TO)] for query, _ in REQUESTS]
+    ranks = [names.index(n) + 1 if n in names else None for names, (_, n) in zip(picked, REQUESTS)]
     rows = [
         (query, name, f"第 {rank}" if rank else "没找到")
         for (query, name), rank in zip(REQUESTS, ranks)
