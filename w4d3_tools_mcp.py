@@ -4591,7 +4591,7 @@ def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) 
     if rules is None or rules.takes >= set(_ANY):
         return untyped(raw)
     names = rules.takes
-    if "null" in names and word.lower() in ("null", "none"):
+    if "null" in names and word in ("null", "Null", "NULL", "None"):  # "none" may be a word
         return None
     if "boolean" in names and word.lower() in ("true", "false"):
         return word.lower() == "true"

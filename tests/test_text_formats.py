@@ -615,6 +615,55 @@ def test_single_cases(text, calls, left):
     assert (found, parts.text) == (calls, left)
 
 
+NULL, REF = {"type": "null"}, {"$ref": "#/$defs/point"}
+DEFS = {"point": {"type": "object", "properties": {"x": INTEGER}}, "word": STRING}
+TYPED = [
+    (STRING, "5", "5"), (STRING, "true", "true"), (STRING, "null", "null"), (STRING, '{"a": 1}', '{"a": 1}'),
+    (STRING, '"q"', '"q"'), (STRING, " a ", " a "), (STRING, "", ""), (INTEGER, "5", 5), (INTEGER, " -5 ", -5),
+    (INTEGER, "5.0", 5), (INTEGER, "1e3", 1000), (INTEGER, "5.5", "5.5"), (INTEGER, "abc", "abc"), (INTEGER, "", ""),
+    (INTEGER, "1_000", "1_000"), (INTEGER, "9" * 5000, "9" * 5000), (INTEGER, "True", "True"), (NUMBER, "0.5", 0.5),
+    (NUMBER, "5", 5), (NUMBER, "NaN", "NaN"), (NUMBER, "1e999", "1e999"), (NUMBER, "Infinity", "Infinity"),
+    (BOOLEAN, "true", True), (BOOLEAN, "False", False), (BOOLEAN, "1", "1"), (BOOLEAN, "yes", "yes"),
+    ({"type": "object"}, '{"a": 1}', {"a": 1}), ({"type": "object"}, "{'a': True,}", {"a": True}),
+    ({"type": "object"}, "{oops", "{oops"), ({"type": "array"}, "[1, 2]", [1, 2]), ({"type": "array"}, "a, b", "a, b"),
+    ({"type": ["integer", "null"]}, "null", None), ({"type": ["integer", "null"]}, "None", None),
+    ({"type": ["integer", "boolean"]}, "true", True), ({"type": ["integer", "boolean"]}, "3", 3),
+    ({"type": "integer", "nullable": True}, "null", None), ({"anyOf": [STRING, NULL]}, "null", None),
+    ({"anyOf": [STRING, NULL]}, "5", "5"), ({"anyOf": [STRING, NULL]}, "none", "none"), ({"anyOf": [INTEGER, NULL]}, "7", 7),
+    ({"anyOf": [{"type": "array"}, STRING]}, "[1]", [1]), ({"anyOf": [{"type": "array"}, STRING]}, "x", "x"),
+    ({"allOf": [INTEGER]}, "5", 5), ({"enum": ["1", "2"]}, "1", "1"), ({"enum": [1, 2]}, "1", 1), ({"const": 5}, "5", 5),
+    ({"type": "string", "enum": ["true"]}, "true", "true"), (REF, '{"x": 1}', {"x": 1}), ({"$ref": "#/$defs/word"}, "5", "5"),
+    ({"anyOf": [REF, NULL]}, "null", None), ({"anyOf": [REF, NULL]}, '{"x": 1}', {"x": 1}), (NULL, "null", None),
+    ({"type": "float"}, "1.5", 1.5), ({"type": "int"}, "3", 3), ({"type": "dict"}, '{"a": 1}', {"a": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "written", "value"), TYPED)
+def test_tagged_values_are_read_by_the_schema_in_every_family_that_tags(schema, written, value):
+    tools = [tool("act", key=schema)]
+    tools[0]["parameters"]["$defs"] = DEFS
+    for text in (
+        f"<tool_call>\n<function=act>\n<parameter=key>\n{written}\n</parameter>\n</function>\n</tool_call>",
+        f'<minimax:tool_call><invoke name="act"><parameter name="key">{written}</parameter></invoke></minimax:tool_call>',
+        f"<tool_call>act\n<arg_key>key</arg_key>\n<arg_value>{written}</arg_value>\n</tool_call>",
+    ):  # fmt: skip
+        ((name, arguments),) = read(text, tools)[1]
+        assert (name, arguments, type(arguments["key"])) == ("act", {"key": value}, type(value))
+
+
+@pytest.mark.parametrize("written", ["5", "true", "x", '{"a": 1}'])
+def test_tagged_values_without_a_type_are_text_or_in_glm_json(written):
+    for tools in (None, [tool("act")], [tool("act", key={})], [tool("act", key={"type": "weird"})]):
+        xml = (
+            f"<tool_call><function=act><parameter=key>{written}</parameter></function></tool_call>"
+        )
+        glm = f"<tool_call>act<arg_key>key</arg_key><arg_value>{written}</arg_value></tool_call>"
+        assert read(xml, tools)[1] == [("act", {"key": written})]
+        assert read(glm, tools)[1] == [
+            ("act", {"key": written if written == "x" else json.loads(written)})
+        ]
+
+
 def test_ids_of_the_wire_stay_when_they_are_free():
     text = '[TOOL_CALLS][{"name": "today", "arguments": {}, "id": "Ab3dE5fG7"}]'
     assert parse_text_tool_calls(text, TOOLS).calls[0].id == "Ab3dE5fG7"
