@@ -4541,18 +4541,15 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
         if not (start := _match(head, text, pos)):
             return None
-        named = start.groupdict()
-        found = _json_at(text, start.end(), reading)
-        stop = _match(tail, text, found[1] if found else start.end())
-        if not found and named and stop and stop[0].strip():
-            found = {}, start.end()
-        if not found or not stop:
+        value, end = _json_at(text, start.end(), reading) or (None, start.end())
+        named, stop = start.groupdict(), _match(tail, text, end)
+        if not stop:
             return None
         if not named:
-            return stop.end(), _calls_from(found[0], reading)
+            return stop.end(), _calls_from(value, reading)
+        whole = isinstance(value, dict) or (value is None and stop[0].strip())
         name = clean_name(start["name"])
-        known = isinstance(found[0], dict)
-        return stop.end(), [_new_call(reading, name, found[0], id=named.get("id"))] if known else []
+        return stop.end(), [_new_call(reading, name, value, id=named.get("id"))] if whole else []
 
     return read
 
