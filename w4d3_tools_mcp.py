@@ -5365,8 +5365,8 @@ class _Fold:
         call that the length limit cut off stays, with finish "length": the loop will not run it.
         """
         turn = self._assembled()
-        complete = turn.calls and all(isinstance(_parsed(c.arguments), dict) for c in turn.calls)
-        if not self.done and not complete:
+        whole = (str(c.arguments).strip() and isinstance(_parsed(c.arguments), dict) for c in turn.calls)
+        if not self.done and not (turn.calls and all(whole)):
             raise _broken("回答没有结束，连接就断了", turn)
         return turn
 

@@ -401,9 +401,10 @@ def test_a_stream_that_just_ends_is_an_error_that_keeps_the_text():
     assert caught.value.turn.text == "写到一"
 
 
-def test_a_stream_that_just_ends_inside_a_call_is_an_error():
+@pytest.mark.parametrize("begun", ['{"n"', "{", " ", ""])
+def test_a_stream_that_just_ends_inside_a_call_is_an_error(begun):
     with pytest.raises(BackendError):
-        fold(deltas([piece(0, "a", "f", F)], [piece(1, "b", "g", '{"n"')])[:-1])
+        fold(deltas([piece(0, "a", "f", F)], [piece(1, "b", "g", begun)])[:-1])
 
 
 def test_a_stream_that_just_ends_after_whole_calls_still_counts():
