@@ -5365,8 +5365,9 @@ class _Fold:
         call that the length limit cut off stays, with finish "length": the loop will not run it.
         """
         turn = self._assembled()
-        whole = (str(c.arguments).strip() and isinstance(_parsed(c.arguments), dict) for c in turn.calls)
-        if not self.done and not (turn.calls and all(whole)):
+        texts = [call.arguments for call in turn.calls]
+        whole = (str(each).strip() and isinstance(_parsed(each), dict) for each in texts)
+        if not self.done and not (texts and all(whole)):
             raise _broken("回答没有结束，连接就断了", turn)
         return turn
 
