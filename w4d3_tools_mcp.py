@@ -3625,7 +3625,7 @@ def built_in_tools(index: NotesIndex | None = None) -> ToolRegistry:
 NAME_WEIGHT = 3.0  # a name is the shortest description; all other text counts 1
 PAIR_WEIGHT = 0.6  # of two words that stand close together, in the tool as in the request
 HAN_WEIGHT = 0.35  # of a single Chinese character; pairs of them are words already (§6)
-HAN_CHARACTER = f"[{HAN}]"
+HAN_CHARACTER = "[\u4e00-\u9fff]"  # the common ones; all of HAN takes 3 ms to compile
 SATURATION, LENGTH_SHARE = 1.5, 0.6  # k1 and b of BM25
 MAX_REQUEST = 4_000  # characters; of a longer one the end counts, where the question stands
 # A request of several sentences has several needs. What a tool already chosen answers counts less
