@@ -2942,7 +2942,7 @@ def query_words(text: str) -> list[str]:
     (['显存'], ['注'], ['为什', '什么'])
     """
     words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
-    return [word for word in words if not re.fullmatch(f"[{HAN}]", word)] or words
+    return [word for word in words if len(word) > 1 or not re.fullmatch(f"[{HAN}]", word)] or words
 
 
 def _slips(word: str) -> set[str]:
@@ -3878,9 +3878,12 @@ def built_in_tools(index: NotesIndex | None = None) -> ToolRegistry:
 NAME_WEIGHT = 3.0  # a name is the shortest description; all other text counts 1
 PAIR_WEIGHT = 0.6  # of two words that stand close together, in the tool as in the request
 HAN_WEIGHT = 0.35  # of a single Chinese character; pairs of them are words already (§6)
-HAN_CHARACTER = f"[{HAN}]"
+HAN_CHARACTER = "[\u4e00-\u9fff]"  # the common ones; all of HAN takes 3 ms to compile
 SATURATION, LENGTH_SHARE = 1.5, 0.6  # k1 and b of BM25
 MAX_REQUEST = 4_000  # characters; of a longer one the end counts, where the question stands
+# A request of several sentences has several needs. What a tool already chosen answers counts less
+# for the next, or the richest need would fill all places.
+SENTENCE_END, MANY_SENTENCES, ANSWERED = r"[.?!](?=\s|\Z)|[。？！；]", 4, 0.75
 
 CAMEL_CASE = "(?<=[a-z])(?=[A-Z])"
 # Tool names are full of doers and deeds: calculator, calculation and calculate meet in "calcul".
@@ -3953,6 +3956,21 @@ class ToolRouter:
         self._documents = [_tool_words(schema) for schema in schemas]
         self._ranking = BM25(self._documents, k1=SATURATION, b=LENGTH_SHARE)
 
+    def _ranked(self, terms: list[str], k: int) -> Iterator[tuple[int, float]]:
+        """(position, score) of the k best; a word that one has counts less for the next."""
+        postings, size = self._ranking.postings, self._ranking.size
+        weights = {term: inverse_frequency(size, len(postings[term])) for term in terms}
+        gains = {
+            place: {t: n * postings[t][place] for t, n in weights.items() if place in postings[t]}
+            for place, _ in self._ranking.search(terms, 4 * k)
+        }
+        for _ in range(min(k, len(gains))):
+            best = max(gains, key=lambda place: sum(gains[place].values()))
+            given = gains.pop(best)
+            yield best, sum(given.values())
+            for gain in gains.values():
+                gain.update((term, gain[term] * ANSWERED) for term in gain.keys() & given.keys())
+
     def pick(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> list[Routed]:
         """The k tools that fit best, best first; [] when no tool shares a word with the request.
 
@@ -3960,21 +3978,23 @@ class ToolRouter:
         """
         text = re.sub(f"{CAMEL_CASE}|{QUESTION}", " ", query[-MAX_REQUEST:])
         roots = [_root(word) for word in query_words(text)]
-        written = {_root(stem(word)): word for word in tokenize(text)}
+        terms = dict.fromkeys([*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)])
+        terms = [term for term in terms if term in self._ranking.postings]  # few: the rest is quick
+        written = {_root(stem(word)): word for word in re.findall("[a-z]+", text.lower())}
+        spoken = {root: written.get(root, root) for root in roots if root in self._ranking.postings}
 
         def evidence(position: int) -> tuple[str, ...]:
-            found = (root for root in roots if root in self._documents[position])
-            return tuple(dict.fromkeys(written.get(root, root) for root in found))
+            own = self._documents[position]
+            return tuple(dict.fromkeys(word for root, word in spoken.items() if root in own))
 
-        terms = [*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)]
-        ranked = self._ranking.search(terms, max(k, 0))
+        several = len(re.findall(SENTENCE_END, text)) >= MANY_SENTENCES
+        ranked = (self._ranked if several else self._ranking.search)(terms, max(k, 0))
         scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
         kept = set(self._names if len(self.tools) <= k else keep)
-        places = enumerate(self._names) if kept else ()
-        more = [p for p, name in places if name in kept and p not in scores]
+        more = [p for p, name in enumerate(self._names) if name in kept] if kept else []
         return [
             Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
-            for p in (*scores, *more)
+            for p in dict.fromkeys([*scores, *more])
         ]
 
     def subset(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> ToolRegistry:
@@ -4074,10 +4094,8 @@ CATALOGUE = {
     "代码 code": (
         ("run_python", "在沙箱里运行一段 Python 代码，返回输出", "code 源代码"),
         ("run_tests", "运行项目的单元测试 pytest，返回失败的用例", "path 测试目录"),
-        (
-            "search_code", "在代码仓库 repo 里查函数或变量的定义",
-            "query 名字或正则; language? 编程语言",
-        ),
+        ("search_code", "在代码仓库 repo 里查函数或变量的定义",
+         "query 名字或正则; language? 编程语言"),
         ("gpu_status", "查看本机 GPU 的显存占用和温度 nvidia-smi", "index? integer 第几块卡"),
     ),
     "数据 data": (
@@ -4145,14 +4163,11 @@ def catalogue_tools(real: ToolRegistry | None = None) -> ToolRegistry:
     """The 40 tools of CATALOGUE, those of §7 from `real`; what else `real` has follows them."""
     real = built_in_tools() if real is None else real
     rows = [row for family in CATALOGUE.values() for row in family]
-    return ToolRegistry([
-        *(
-            real[row] if isinstance(row, str)
-            else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry)
-            for row in rows
-        ),
-        *(tool for tool in real if tool.name not in rows),
-    ])
+    tools = [
+        real[row] if isinstance(row, str)
+        else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry) for row in rows
+    ]
+    return ToolRegistry([*tools, *(tool for tool in real if tool.name not in rows)])
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4613,6 +4628,7 @@ _NAME_KEYS = ("name", "tool_name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _ID_KEYS = ("id", "tool_call_id", "call_id")
 _CALL_KEYS = frozenset((*_NAME_KEYS, *_ARGUMENT_KEYS, *_ID_KEYS, "type", "index"))
+_SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")  # OpenAI, Anthropic, MCP
 
 
 class TextParse(NamedTuple):
@@ -4624,36 +4640,32 @@ class TextParse(NamedTuple):
     reasoning: str = ""
 
 
-class _Block(NamedTuple):
-    """What a reader found: where it ends, and the calls in it."""
-
-    end: int
-    calls: list[ToolCall]
-
-
 class _Reading:
     """What the readers of one reply share: the tools, and how often a long look led nowhere."""
 
-    def __init__(self, tools: Iterable[dict] | None):
-        plain = [tool.get("function", tool) for tool in tools or ()]
-        self.schemas = {tool["name"]: tool.get("parameters") or {} for tool in plain}
-        self.any_tool = tools is None
+    def __init__(self, tools: Iterable[dict] | None, *, cut: bool = False):
+        plain = [tool.get("function") or tool for tool in tools or ()]
+        self.schemas = {
+            tool["name"]: next((tool[key] for key in _SCHEMA_KEYS if key in tool), None) or {}
+            for tool in plain if "name" in tool
+        }
+        self.any_tool, self.cut = tools is None, cut
         self.bare = False  # in an answer without markers only exact calls count
+        self.begin = 0  # of the answer, behind the reasoning
+        self.closer = ""  # of the block that is being read
         self.misses = 0
 
-    def properties(self, name: str) -> dict:
-        """The parameters of a tool; {} for one that is not known."""
-        return self.schemas.get(name, {}).get("properties") or {}
-
-    def accepts(self, name: str, key: str) -> frozenset[str]:
-        """The JSON types that the tool allows for a parameter; all of them if it says nothing."""
-        known = _properties(compile_schema(self.schemas.get(name, {})).bodies({}))
-        return known[key].takes if key in known else frozenset(_ANY)
+    def parameters(self, name: str) -> dict[str, SchemaRules]:
+        """The parameters of a tool, also behind `$ref` and unions; {} when it is not known."""
+        return _properties(compile_schema(self.schemas.get(name, {})).bodies({}))
 
     def fits(self, call: ToolCall) -> bool:
         """True when the call names a tool on offer and uses only parameters it has."""
         known = call.name in self.schemas and isinstance(call.arguments, dict)
-        return known and call.arguments.keys() <= self.properties(call.name).keys()
+        return known and call.arguments.keys() <= self.parameters(call.name).keys()
+
+
+_Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
 
 
 def _match(pattern: str, text: str, pos: int = 0) -> re.Match | None:
@@ -4669,6 +4681,22 @@ def _skip(text: str, pos: int = 0) -> int:
     return _match(r"[\s;,]*", text, pos).end()
 
 
+# What templates write after an answer, and servers may leave there: <|im_end|>, </s>
+_END_TOKEN = r"<[|｜][\w▁]{1,30}[|｜]>|</s>|<end_of_turn>|<start_function_response>|\[e~\["
+
+
+def _without_end(text: str) -> str:
+    """The text without the tokens that a template puts after it, and without blanks there."""
+    last = max(0, len(text) - 200)
+    return (text[:last] + re.sub(rf"(?:\s*(?:{_END_TOKEN}))+\s*\Z", "", text[last:])).rstrip()
+
+
+def _body(text: str, pos: int, closer: str) -> str:
+    """The text from `pos` to the closer, or where there is none to the end of the answer."""
+    end = text.find(closer, pos) if closer else -1
+    return text[pos:end] if end >= 0 else _without_end(text[pos:])
+
+
 # --- one call, however it is spelled ---
 
 
@@ -4678,19 +4706,26 @@ def clean_name(name: str) -> str:
     >>> clean_name(" functions.search_notes<|channel|>commentary")
     'search_notes'
     """
-    return name.split("<|")[0].strip(" \t\r\n\"'`").removeprefix("functions.")
+    name = name.split("<|")[0].strip(" \t\r\n\"'`")
+    return name.removeprefix("functions.").removeprefix("default_api.")  # Gemma's name for them
+
+
+def _parsed(arguments: object) -> object:
+    """The arguments as an object, or what the model wrote when they are none."""
+    try:
+        return parse_arguments(arguments)
+    except ArgumentsError:
+        return arguments
 
 
 def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "") -> ToolCall:
     """A call with its arguments as a dict, or as the model's own text where that is no object."""
-    with contextlib.suppress(ArgumentsError):
-        arguments = parse_arguments(arguments)
-    properties = reading.properties(name).keys()
+    arguments = _parsed(arguments)
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
-        case {"arguments": inner, **rest} | {"input": inner, **rest} if properties and not rest:
-            with contextlib.suppress(ArgumentsError):
-                inner = parse_arguments(inner)
-                arguments = inner if inner.keys() <= properties else arguments
+        case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
+            inner, known = _parsed(inner), reading.parameters(name).keys()
+            if known and isinstance(inner, dict) and inner.keys() <= known:
+                arguments = inner
         case dict() | str():
             pass
         case _:
@@ -4700,10 +4735,10 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
 
 def _call_from(entry: object, reading: _Reading) -> ToolCall | None:
     """The call that a JSON object spells under any of the known keys; None when it spells none."""
+    if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
+        entry = {**entry, **entry["function"]}
     if not isinstance(entry, dict) or (reading.bare and not entry.keys() <= _CALL_KEYS):
         return None
-    if isinstance(inner := entry.get("function"), dict):
-        entry = {**entry, **inner}
     name = clean_name(next((entry[k] for k in _NAME_KEYS if isinstance(entry.get(k), str)), ""))
     given = [entry[key] for key in _ARGUMENT_KEYS if key in entry]
     if not name or (reading.bare and not given):
@@ -4722,7 +4757,6 @@ def _calls_from(value: object, reading: _Reading) -> list[ToolCall]:
 
 # --- readers: JSON, alone or with something around it ---
 
-
 _BRACKETS = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|([\]}])'
 
 
@@ -4740,11 +4774,9 @@ def _json_at(text: str, pos: int, reading: _Reading) -> tuple[object, int] | Non
     """The JSON object or list at `pos` and its end; §3 mends what is nearly JSON."""
     if not text.startswith(("{", "["), pos):
         return None
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         end = _DECODER.raw_decode(text, pos)[1]
         return _load_json(text[pos:end]), end  # §3 also refuses endless nesting and half characters
-    except (ValueError, RecursionError):
-        pass
     if _match(r"\{\{[^{]", text, pos):  # Qwen2.5-Coder copies it from its own template
         if found := _json_at(text, pos + 1, reading):
             return found[0], found[1] + text.startswith("}", found[1])
@@ -4765,43 +4797,34 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
         if not (start := _match(head, text, pos)):
             return None
-        named = start.groupdict()
-        found = _json_at(text, start.end(), reading)
-        stop = _match(tail, text, found[1] if found else start.end())
-        if not found and named and stop and stop[0].strip():
-            found = {}, start.end()
-        if not found or not stop:
+        value, end = _json_at(text, start.end(), reading) or (None, start.end())
+        named, stop = start.groupdict(), _match(tail, text, end)
+        if not stop:
             return None
         if not named:
-            calls = _calls_from(found[0], reading)
-        elif isinstance(found[0], dict):
-            calls = [_new_call(reading, clean_name(start["name"]), found[0], id=named.get("id"))]
-        else:
-            calls = []
-        return _Block(stop.end(), calls) if calls else None
+            return stop.end(), _calls_from(value, reading)
+        whole = isinstance(value, dict) or (value is None and stop[0].strip())
+        name = clean_name(start["name"])
+        return stop.end(), [_new_call(reading, name, value, id=named.get("id"))] if whole else []
 
     return read
 
 
 _read_calls = _json_reader()
 _kimi_json = _json_reader(
-    r"<\|tool_call_begin\|>\s*(?P<name>(?P<id>[^\s<]{1,200}))\s*<\|tool_call_argument_begin\|>\s*",
+    r"<\|tool_call_begin\|>\s*(?P<id>(?P<name>\d+(?![^\s<])|[^\s<:]{1,200}(?=:\d))(?::\d+)?)\s*"
+    r"<\|tool_call_argument_begin\|>\s*",
     r"\s*(?:<\|tool_call_end\|>)?",
 )
 
 
 def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
     """Kimi's call: the id names the tool, or only counts and the arguments tell which it is."""
-    if not (block := _kimi_json(text, pos, reading)):
-        return None
-    (call,) = block.calls
-    name = re.sub(r":\d+\Z", "", call.name)
-    if name.isdigit():
-        fitting = [tool for tool in reading.schemas if reading.fits(call._replace(name=tool))]
-        name = fitting[0] if len(fitting) == 1 and call.arguments else ""
-    elif name == call.name and name not in reading.schemas:
-        return None  # an id without a counter
-    return _Block(block.end, [call._replace(name=name)]) if name else None
+    end, calls = _kimi_json(text, pos, reading) or (0, [])
+    if calls and calls[0].name.isdigit():
+        fitting = [calls[0]._replace(name=tool) for tool in reading.schemas if calls[0].arguments]
+        calls = list(filter(reading.fits, fitting))
+    return end, calls if len(calls) == 1 else []
 
 
 # --- readers: tagged parameters, each value as raw text ---
@@ -4815,37 +4838,13 @@ def _loose(raw: str) -> object:
         return raw
 
 
-class _Tags(NamedTuple):
-    """The tags of a family; group 1 of `call` and `key` is a name, group 2 of `key` DSML's kind."""
-
-    call: str
-    key: str
-    value_end: str
-    call_end: str
-    untyped: Callable[[str], object] = str  # for a parameter whose type is not known
-
-
-_XML = _Tags(
-    r'\s*<(?:｜DSML｜)?(?:function=|invoke name=")([^"<>\n]{1,200})"?>',
-    r'\s*<(?:｜DSML｜)?parameter(?:=| name=")([^"<>\n]{1,200})"?(?: string="(true|false)")?>',
-    r"</(?:｜DSML｜)?parameter>|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>)",
-    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
-)
-_GLM = _Tags(
-    r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
-    r"\s*<arg_key>([^<]{1,200})</arg_key>\s*()<arg_value>",
-    r"</arg_value>",
-    r"\s*</tool_call>",
-    _loose,
-)
-
-
 def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) -> object:
     """The value that tagged text spells by the tool's schema, or the text when it fits no type."""
-    names, word = reading.accepts(tool, key), raw.strip()
-    if names >= set(_ANY):
+    rules, word = reading.parameters(tool).get(key), raw.strip()
+    if rules is None or rules.takes >= set(_ANY):
         return untyped(raw)
-    if "null" in names and word.lower() in ("null", "none"):
+    names = rules.takes
+    if "null" in names and word in ("null", "Null", "NULL", "None"):  # "none" may be a word
         return None
     if "boolean" in names and word.lower() in ("true", "false"):
         return word.lower() == "true"
@@ -4856,29 +4855,47 @@ def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) 
     return raw if value is word else value
 
 
-def _tag_reader(tags: _Tags) -> Callable:
-    """A reader of <call><key>value<key>value</call>."""
+def _tag_reader(
+    call: str, key: str, value_end: str, call_end: str, untyped: Callable = str,
+) -> Callable:
+    """A reader of <call><key>value<key>value</call>; `untyped` reads where no type is known.
+
+    Group 1 of `call` and `key` is a name, group 2 of `key` DSML's word for "it is a string".
+    """
     def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not (start := _match(tags.call, text, pos)):
+        if not (start := _match(call, text, pos)):
             return None
-        name, end, raw, kinds = clean_name(start[1]), start.end(), {}, {}
-        while opened := _match(tags.key, text, end):
-            if not (stop := _search(tags.value_end, text, opened.end())):
+        name, end, arguments = clean_name(start[1]), start.end(), {}
+        while opened := _match(key, text, end):
+            if not (stop := _search(value_end, text, opened.end())):
                 break
-            raw[opened[1]] = text[opened.end():stop.start()]
-            kinds[opened[1]] = {"true": str, "false": _loose}.get(opened[2])
-            end = stop.end()
-        if not (stop := _match(tags.call_end, text, end)):
-            reading.misses += 1
-            return None
-        arguments = {}
-        for word, value in raw.items():
-            value = re.sub(r"\A\r?\n|\r?\n\Z", "", value)
-            read_as = kinds[word] or functools.partial(_typed, name, word, reading, tags.untyped)
-            arguments[word] = read_as(value)
-        return _Block(stop.end(), [_new_call(reading, name, arguments)]) if name else None
+            raw = re.sub(r"\A\r?\n|\r?\n\Z", "", text[opened.end():stop.start()])
+            by_type = functools.partial(_typed, name, opened[1], reading, untyped)
+            read_as = {"true": str, "false": _loose}.get(opened[2], by_type)
+            arguments[opened[1]], end = read_as(raw), stop.end()
+        if stop := _match(call_end, text, end):
+            return stop.end(), [_new_call(reading, name, arguments)] if name else []
+        reading.misses += 1
+        return None
 
     return read
+
+
+_read_xml = _tag_reader(
+    r"""\s*<(?:｜DSML｜)?(?:function=|(?:function|invoke) name=)["']?([^"'<>\n]{1,200})["']?>""",
+    r"""\s*<(?:｜DSML｜)?parameter(?:=| name=)["']?([^"'<>\n]{1,200})["']?"""
+    r"""(?: string="(true|false)")?>""",
+    r"</(?:｜DSML｜)?parameter>"  # often missing
+    r"|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>\s*(?:<|\Z))",
+    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
+)
+_read_glm = _tag_reader(
+    r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
+    r"\s*<arg_key>([^<]{1,200})</arg_key>\s*()<arg_value>",
+    r"</arg_value>",
+    r"\s*</tool_call>",
+    _loose,
+)
 
 
 # --- readers: Python-like calls, read as syntax and never evaluated ---
@@ -4889,10 +4906,9 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 def _python_literal(node: ast.expr) -> object:
     """The JSON value of a Python literal. Raises ValueError for anything that would be computed."""
     match node:
-        case ast.Constant(value=bool() | int() | str() | None as value):
-            return value
-        case ast.Constant(value=float() as value) if math.isfinite(value):
-            return value
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            if not isinstance(value, float) or math.isfinite(value):
+                return value
         case ast.Name(id=word) if word in _WORDS:
             return _WORDS[word]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
@@ -4913,7 +4929,7 @@ def _python_call(node: ast.expr, reading: _Reading) -> ToolCall | None:
             name = clean_name(ast.unparse(node.func)).removesuffix(".call")  # Llama 3.1's built-ins
         case _:
             return None
-    keys = [*list(reading.properties(name))[:len(node.args)], *(k.arg for k in node.keywords)]
+    keys = [*list(reading.parameters(name))[:len(node.args)], *(k.arg for k in node.keywords)]
     values = [*node.args, *(keyword.value for keyword in node.keywords)]
     if len(set(keys)) < len(values) or None in keys:
         return None
@@ -4953,28 +4969,21 @@ def _python_nodes(source: str) -> list[ast.expr]:
     return []
 
 
-def _python_reader(closer: str, begins: str = "") -> Callable:
-    """A reader of calls, or lists of calls, up to the closer or the end of the text."""
-
-    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not text.startswith(begins, pos):
-            return None
-        end = text.find(closer, pos) if closer else -1
-        end = len(text) if end < 0 else end
-        nodes = _python_nodes(text[pos:end].strip())
-        calls = [call for node in nodes if (call := _python_call(node, reading))]
-        whole = all(isinstance(node, ast.Call) for node in nodes)
-        if calls and whole:
-            return _Block(end, calls)
-        reading.misses += end > pos
+def _read_python(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """Calls, or lists of calls, up to the closer; without markers only a list."""
+    if reading.bare and not text.startswith("[", pos):
         return None
-
-    return read
+    source = _body(text, pos, reading.closer)
+    nodes = _python_nodes(source.strip())
+    calls = [call for node in nodes if (call := _python_call(node, reading))]
+    if calls and all(isinstance(node, ast.Call) for node in nodes):
+        return pos + len(source), calls
+    reading.misses += 1
+    return None
 
 
 # --- readers of one family each ---
 
-_GEMMA_CALL = r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)"
 _GEMMA_TOKEN = (
     r'(?s)(<escape>|<\|"\|>)(?P<text>.*?)\1|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
     r"|(?<![\w.$-])(?P<key>[\w.$-]+)(?=\s*:)"
@@ -4986,21 +4995,18 @@ def _gemma_token(token: re.Match) -> str:
     return token[0] if word is None else json.dumps(word)
 
 
-def _gemma_reader(closer: str) -> Callable:
-    """A reader of call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
-
-    def read(text: str, pos: int, reading: _Reading) -> _Block | None:
-        if not (start := _match(_GEMMA_CALL, text, pos)):
-            return None
-        end = text.find(closer, start.end())
-        end = len(text) if end < 0 else end
-        body = re.sub(_GEMMA_TOKEN, _gemma_token, text[start.end():end]).strip()
-        found = _json_at(body, 0, reading)
-        whole = found and found[1] == len(body)
-        reading.misses += not whole
-        return _Block(end, [_new_call(reading, start[1], found[0])]) if whole else None
-
-    return read
+def _read_gemma(text: str, pos: int, reading: _Reading) -> _Block | None:
+    """One call:name{key:<escape>text<escape>,other:5}: JSON with quotes of its own."""
+    if not (start := _match(r"\s*call:\s*([\w.-]{1,200})\s*(?=\{)", text, pos)):
+        return None
+    source = _body(text, start.end(), reading.closer)
+    body = re.sub(_GEMMA_TOKEN, _gemma_token, source).strip()
+    found = _json_at(body, 0, reading)
+    if found and found[1] == len(body):
+        call = _new_call(reading, clean_name(start[1]), found[0])
+        return start.end() + len(source), [call]
+    reading.misses += 1
+    return None
 
 
 _HARMONY_CALL = (
@@ -5017,25 +5023,20 @@ def _read_harmony(text: str, pos: int, reading: _Reading) -> _Block | None:
     if not name:
         return None
     stop = _search(_HARMONY_END, text, start.end())
-    call = _new_call(reading, name, text[start.end():stop.start()].strip())
-    whole = stop[0] or (call.arguments and isinstance(call.arguments, dict))
-    reading.misses += not whole
-    return _Block(stop.end(), [call]) if whole else None
-
-
-def _without_fence(text: str) -> str:
-    """What is inside the one code fence that is the whole text, or the text as it is."""
-    if len(text) < 6 or not text.startswith("```") or text.find("```", 3) != len(text) - 3:
-        return text
-    return re.sub(r"\A[\w-]*\s", "", text[3:-3]).strip()
+    body = text[start.end():stop.start()].strip()
+    call = _new_call(reading, name, body)
+    if stop[0] or (body and isinstance(call.arguments, dict)):
+        return stop.end(), [call]
+    reading.misses += 1  # cut off
+    return None
 
 
 _REACT_CALL = (
-    r"Action:[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
-    r"Action Input:\s*(?:```(?:json)?\s*(?=\{))?"
+    r"\**Action\**[:：]\**[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
+    r"\**Action Input\**[:：]\**\s*(?:```(?:json)?\s*(?=\{))?"
 )
-_REACT_END = r"\n[ \t]*(?:Observation|Thought|Action|Final Answer):|\Z"
-_INVENTED = r"\s*(?:```\s*)?(Observation:)?"
+_REACT_END = r"\n[ \t]*\**(?:Observation|Thought|Action|Final Answer)\**[:：]|\Z"
+_INVENTED = r"\s*(?:```\s*)?(\**Observation\**[:：])?"
 
 
 def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
@@ -5044,25 +5045,28 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
     What follows `Observation:` is the model's invention and belongs to the block.
     """
     start = _match(_REACT_CALL, text, pos)
-    if not start or text[pos - 1:pos] not in ("", "\n"):
+    line = max(reading.begin, text.rfind("\n", 0, pos) + 1)
+    if not start or text[line:pos].strip():
         return None
     name = clean_name(start[1])
-    end = _search(_REACT_END, text, start.end() - 1).start()
     if found := _json_at(text, start.end(), reading):
         call, end = _new_call(reading, name, found[0]), found[1]
     else:
+        end = _search(_REACT_END, text, start.end() - 1).start()
         body = text[start.end():end].strip()
         call = _new_call(reading, name, body)
-        keys = reading.schemas.get(name, {}).get("required") or list(reading.properties(name))
+        own = compile_schema(reading.schemas.get(name, {})).own
+        keys = list(own.get("required") or own.get("properties", ()))
         bare = isinstance(call.arguments, str)
-        if (keys and not body) or (bare and (len(keys) > 1 or body.startswith(("{", "[", "`")))):
-            return None  # nothing to run: cut off, or text for one of several parameters
+        if (keys and not body) or (bare and reading.cut and end == len(text)):
+            return None  # cut off
+        if bare and (len(keys) > 1 or body.startswith(("{", "[", "`"))):
+            return None  # text for one of several parameters, or JSON that is none
         if bare and name in reading.schemas:
             raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
-            given = {key: _typed(name, key, reading, str, raw) for key in keys}
-            call = call._replace(arguments=given)
+            call = call._replace(arguments={k: _typed(name, k, reading, str, raw) for k in keys})
     after = _match(_INVENTED, text, end)
-    return _Block(len(text) if after[1] else after.end(), [call])
+    return len(text) if after[1] else after.end(), [call]
 
 
 # --- the table: a row per way of writing ---
@@ -5071,9 +5075,9 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
 class TextFormat(NamedTuple):
     """Markers and reader of one family; several markers of a kind are separated by blanks.
 
-    opens stand before one or more calls, begins are part of a call, closes may follow; a row
-    without the first two is bare. known: the marker is also an ordinary word, and believed only for
-    tools on offer.
+    opens stand before one or more calls, closes may follow, begins are part of a call; a row
+    without opens and begins is bare. known: the marker is also an ordinary word, and believed only
+    for tools on offer.
     """
 
     read: Callable[[str, int, _Reading], _Block | None]
@@ -5083,24 +5087,22 @@ class TextFormat(NamedTuple):
     known: bool = False
 
 
+_read_named = _json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")
+
 TEXT_FORMATS = {
     # Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM
     "hermes": TextFormat(_read_calls, "<tool_call>", "</tool_call>"),
     # Qwen3-Coder, Qwen3.5, Nemotron 3; the outer tag is often missing behind Ollama
-    "qwen3_coder": TextFormat(_tag_reader(_XML), "<tool_call>", "</tool_call>"),
-    "qwen3_coder_bare": TextFormat(
-        _tag_reader(_XML), closes="</tool_call>", begins="<function=", known=True,
-    ),
+    "qwen3_coder": TextFormat(_read_xml, "<tool_call>", "</tool_call>"),
+    "qwen3_coder_bare": TextFormat(_read_xml, "", "</tool_call>", "<function=", known=True),
     # GLM-4.5, 4.6, 4.7
-    "glm4_5": TextFormat(_tag_reader(_GLM), "<tool_call>"),
+    "glm4_5": TextFormat(_read_glm, "<tool_call>"),
     # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2
     "functionary": TextFormat(
-        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*</function>"),
+        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*>?\s*</function>"),
         begins="<function=", known=True,
     ),
-    "functionary_3_2": TextFormat(
-        _json_reader(r">>>(?P<name>[\w.-]{1,200})\r?\n\s*"), begins=">>>", known=True,
-    ),
+    "functionary_3_2": TextFormat(_read_named, ">>>", known=True),
     # Mistral up to Large 2407, xLAM; from tokenizer v11 on, with or without an id
     "mistral": TextFormat(_read_calls, "[TOOL_CALLS]"),
     "mistral_v11": TextFormat(
@@ -5111,25 +5113,26 @@ TEXT_FORMATS = {
     ),
     # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
     "llama3": TextFormat(_read_calls, "<|python_tag|>"),
-    "llama3_built_in": TextFormat(_python_reader("\n"), "<|python_tag|>", known=True),
-    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without)
+    "llama3_built_in": TextFormat(_read_python, "<|python_tag|>", "\n", known=True),
+    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without); V3.2
     "deepseek": TextFormat(
         _json_reader(
             r"<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]{1,200})\s*"
             r"(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
             r"\s*(?:```\s*)?<｜tool▁call▁end｜>",
         ),
-        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", begins="<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
     ),
     "deepseek_v3_2": TextFormat(
-        _tag_reader(_XML), "<｜DSML｜function_calls>", "</｜DSML｜function_calls>",
+        _read_xml, "<｜DSML｜function_calls> <｜DSML｜tool_calls>",
+        "</｜DSML｜function_calls> </｜DSML｜tool_calls>",
     ),
     "kimi_k2": TextFormat(
         _read_kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
-        begins="<|tool_call_begin|>",
+        "<|tool_call_begin|>",
     ),
     # Granite 3.0, 3.2, 3.3 (always a list), 20B-FC
-    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>"),
+    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>", "<|/tool_call|>"),
     "granite_20b": TextFormat(_read_calls, "<function_call>", "</function_call>"),
     # Phi-4-mini, Firefunction v2
     "phi4": TextFormat(_json_reader(r"functools(?=\[)"), begins="functools["),
@@ -5138,36 +5141,32 @@ TEXT_FORMATS = {
     "command_r": TextFormat(
         _json_reader(r"Action:\s*```(?:json)?\s*(?=\[)", r"\s*```"), begins="Action:", known=True,
     ),
-    "react": TextFormat(_read_react, begins="Action:", known=True),
-    "internlm": TextFormat(
-        _read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", known=True,
+    "react": TextFormat(
+        _read_react, begins="Action: Action： **Action: **Action： **Action**:", known=True,
     ),
+    "internlm": TextFormat(_read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", "", True),
     # Jamba (a list), MiniMax M1 (one object per line); MiniMax M2, whose outer tag may be missing
     "jamba": TextFormat(_read_calls, "<tool_calls>", "</tool_calls>"),
-    "minimax_m2": TextFormat(_tag_reader(_XML), "<minimax:tool_call>", "</minimax:tool_call>"),
+    "minimax_m2": TextFormat(_read_xml, "<minimax:tool_call>", "</minimax:tool_call>"),
     "invoke": TextFormat(
-        _tag_reader(_XML), "<function_calls>", "</function_calls> </minimax:tool_call>",
-        begins="<invoke", known=True,
+        _read_xml, "<function_calls>", "</function_calls> </minimax:tool_call>", "<invoke",
+        known=True,
     ),
     # FunctionGemma; Gemma 4; Gemma 3 and CodeGemma
-    "functiongemma": TextFormat(
-        _gemma_reader("<end_function_call>"), "<start_function_call>", "<end_function_call>",
-    ),
-    "gemma4": TextFormat(_gemma_reader("<tool_call|>"), "<|tool_call>", "<tool_call|>"),
-    "gemma3": TextFormat(_python_reader("```"), "```tool_code", "```", known=True),
+    "functiongemma": TextFormat(_read_gemma, "<start_function_call>", "<end_function_call>"),
+    "gemma4": TextFormat(_read_gemma, "<|tool_call>", "<tool_call|>"),
+    "gemma3": TextFormat(_read_python, "```tool_code", "```", known=True),
     "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
-    "llama4": TextFormat(_python_reader("<|python_end|>"), "<|python_start|>", "<|python_end|>"),
-    # LFM2, LFM2.5; Olmo 3 (one call per line)
-    "lfm2": TextFormat(
-        _python_reader("<|tool_call_end|>"), "<|tool_call_start|>", "<|tool_call_end|>",
-    ),
-    "olmo3": TextFormat(
-        _python_reader("</function_calls>"), "<function_calls>", "</function_calls>",
-    ),
+    "llama4": TextFormat(_read_python, "<|python_start|>", "<|python_end|>"),
+    # LFM2, LFM2.5, in Python or on request in JSON; Olmo 3 (one call per line)
+    "lfm2": TextFormat(_read_python, "<|tool_call_start|>", "<|tool_call_end|>"),
+    "lfm2_json": TextFormat(_read_calls, "<|tool_call_start|>", "<|tool_call_end|>"),
+    "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
+    "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
     "json": TextFormat(_read_calls, closes="] </tool_call>"),
-    "pythonic": TextFormat(_python_reader("", "[")),
-    "glm4": TextFormat(_json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")),
+    "pythonic": TextFormat(_read_python),
+    "glm4": TextFormat(_read_named),
 }
 
 
@@ -5195,29 +5194,31 @@ _FRAME = _either(_FRAMES)
 _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
+_SHOWN = ("```", "~~~", "`")  # around code: what stands between two of these is only shown
+_QUOTES = '`"“「『'  # and so is a marker behind one of these
 
 _ROWS: dict[str, list[str]] = {}
 for _name, _row in TEXT_FORMATS.items():
     for _marker in f"{_row.opens} {_row.begins}".split():
         _ROWS.setdefault(_marker, []).append(_name)
-_MARKER = _either((*_ROWS, *_LONE, "```"))
+_MARKER = _either((*_ROWS, *_LONE, *_SHOWN))
 
 
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
     """All calls of one block that starts at `pos`, with the markers around them."""
-    end, calls = pos, []
+    end, calls, reading.closer = pos, [], row.closes
     for opener in row.opens.split():
         if text.startswith(opener, end):
             end = _skip(text, end + len(opener))
-    while block := row.read(text, _skip(text, end), reading):
-        calls += block.calls
-        end = block.end
-    believed = reading.any_tool or not row.known or all(c.name in reading.schemas for c in calls)
-    if not calls or not believed:
+    while (block := row.read(text, _skip(text, end), reading)) and block[1]:
+        end = block[0]
+        calls += block[1]
+    if row.known and not reading.any_tool and any(c.name not in reading.schemas for c in calls):
+        reading.misses += 1
         return None
     after = _skip(text, end)
     closer = next((word for word in row.closes.split() if text.startswith(word, after)), "")
-    return _Block(after + len(closer) if closer else end, calls)
+    return (after + len(closer) if closer else end, calls) if calls else None
 
 
 class _Scan:
@@ -5241,64 +5242,68 @@ class _Scan:
             pos = stop.end() if stop else len(self.text)
             part = self.thought if holds == "reasoning" else self.said
             part.append(re.sub(_CITATION, "", inside))
-        self.begin = pos
+        self.begin = self.reading.begin = pos
         return pos
 
     def leave(self, end: int | None = None) -> None:
         """Keep the text up to a call or the end, without the blanks around calls and frames."""
         piece = self.text[self.begin:end]
+        if self.calls and end is None:
+            piece = _without_end(piece)
         piece = piece.lstrip() if self.begin else piece
         self.said.append(piece if end is None else piece.rstrip())
 
     def marker(self, marker: str, at: int) -> int:
         """Act on a marker; returns where to look on."""
         after = at + len(marker)
-        if marker == "```":
-            return max(after, self.text.find("```", after) + 3)
+        if marker in _SHOWN:
+            end = self.text.find(marker, after)
+            whole = end > 0 and (marker != "`" or "\n" not in self.text[after:end])
+            return end + len(marker) if whole else after
         if marker in _LONE:
             if self.thought:
                 return after
             self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
             return self.enter(after)
-        for name in _ROWS[marker] if self.text[at - 1:at] != "`" else ():
+        quoted = at > 0 and self.text[at - 1] in _QUOTES
+        for name in () if quoted else _ROWS[marker]:
             if block := _read_block(TEXT_FORMATS[name], self.text, at, self.reading):
                 if self.keep_calls:
-                    return block.end
+                    return block[0]
                 self.leave(at)
                 self.format = self.format if self.calls else name
-                self.calls += block.calls
-                return self.enter(block.end)
+                self.calls += block[1]
+                return self.enter(block[0])
         return after
 
     def parse(self) -> TextParse:
         """Walk to the end; the calls have no ids of ours yet."""
         look = self.enter(0)
-        while found := _search(_MARKER, self.text, look):
-            if self.reading.misses > MOST_MISSES:
-                break
+        while (found := _search(_MARKER, self.text, look)) and self.reading.misses <= MOST_MISSES:
             look = self.marker(found[0], found.start())
         self.leave()
         text, thought = ("\n".join(filter(None, part)) for part in (self.said, self.thought))
         return TextParse(text, tuple(self.calls), self.format if self.calls else "", thought)
 
 
-def _take_apart(text: str, tools: Iterable[dict] | None) -> TextParse:
+def _take_apart(text: str, tools: Iterable[dict] | None, *, cut: bool = False) -> TextParse:
     """The reply as text, calls and reasoning; the calls have no ids of ours yet."""
-    reading = _Reading(tools)
+    reading = _Reading(tools, cut=cut)
     parts = _Scan(text, reading).parse()
-    said = parts.text.strip()
-    answer = _without_fence(said)
-    if parts.calls or not answer:
+    said = _without_end(parts.text).lstrip()
+    if parts.calls or not said:
         return parts
-    if answer is not said and answer.startswith(("<", "[", ">")):
+    fenced = _match(r"(?s)```(?:[\w-]*\s)?((?:(?!```).)*)```\Z", said)
+    answer = fenced[1].strip() if fenced else said
+    if fenced and answer.startswith(("<", "[", ">")):
         inner = _Scan(answer, reading).parse()
         if inner.calls and not inner.text:
             return inner._replace(reasoning=parts.reasoning)
     reading.bare = True
     for name, row in TEXT_FORMATS.items():
         block = None if row.opens or row.begins else _read_block(row, answer, 0, reading)
-        if block and block.end == len(answer) and all(map(reading.fits, block.calls)):
-            return TextParse("", tuple(block.calls), name, parts.reasoning)
+        if block and block[0] == len(answer) and all(map(reading.fits, block[1])):
+            return TextParse("", tuple(block[1]), name, parts.reasoning)
     return parts
 
 
@@ -5321,18 +5326,19 @@ def with_ids(calls: Iterable[ToolCall], used_ids: Iterable[str] = ()) -> tuple[T
 
 
 def parse_text_tool_calls(
-    text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (),
+    text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (), cut=False,
 ) -> TextParse:
     """The calls a model wrote into its text, and the text that is left.
 
     `tools` are the definitions the model was shown ({"name", "description", "parameters"}); None
-    means they are not known, and then only marked calls count. Text without a call comes back as it
-    was; beside calls it comes without reasoning and markers.
+    means they are not known, and then only marked calls count. `cut`: a limit ended the text, so
+    that its last word may be half of one. Text without a call comes back as it was; beside calls it
+    comes without reasoning and markers.
 
     >>> parse_text_tool_calls('好。<tool_call>{"name": "now", "arguments": {}}</tool_call>')[:2]
     ('好。', (ToolCall(id='call00001', name='now', arguments={}, extra=None),))
     """
-    parts = _take_apart(text, tools)
+    parts = _take_apart(text, tools, cut=cut)
     return parts._replace(calls=with_ids(parts.calls, used_ids)) if parts.calls else TextParse(text)
 
 
@@ -5348,11 +5354,10 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 # --- the same while it streams ---
 
-_HELD = _either((*_ROWS, *_LONE))
-_WHOLE_MARKERS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
-_BEGUN = _either({word[:n] for word in _WHOLE_MARKERS for n in range(1, len(word))})
-_HELD_PART = rf"(?:{_BEGUN})\Z"
-_LONGEST = max(map(len, _WHOLE_MARKERS))
+_CALL_BEGINS, _TEXT_ENDS = _either(_ROWS), _either((*_ROWS, *_LONE))
+_ENDS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
+_LONGEST = max(map(len, _ENDS))
+_BEGUN = rf"(?:{_either({word[:n] for word in _ENDS for n in range(1, len(word))})})\Z"
 _BARE = (
     r"\{\s*(?:\Z|[\"'{])|\[\s*(?:\Z|\{|[\w.]+\s*(?:\Z|\())"
     r"|[\w.-]+[ \t]*(?:\Z|\r?\n\s*(?:\Z|\{))"
@@ -5376,7 +5381,7 @@ class TextStream:
         self._blanks: list[str] = []  # after what was shown: dropped when a call follows
         self._pending = ""  # may become a marker
         self._kind = "start"  # then "reasoning" or "text"; "held": all to the end
-        self._closes = _HELD
+        self._closes = ""  # pattern of what ends the reasoning or the text
         self._thought = False
 
     def feed(self, piece: str) -> list[tuple[str, str]]:
@@ -5387,10 +5392,8 @@ class TextStream:
             self._blanks.append(piece)
             return out
         self._pending += piece
-        steps = {"start": self._enter, "reasoning": self._think, "text": self._say}
-        while self._kind in steps and steps[self._kind](out):
+        while self._enter() if self._kind == "start" else self._show(out):
             pass
-        self._pending = "" if self._kind == "held" else self._pending
         return out
 
     def close(self) -> list[tuple[str, str]]:
@@ -5401,20 +5404,21 @@ class TextStream:
         thought = self._pending if self._kind == "reasoning" else ""
         return [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
 
-    def _enter(self, out: list) -> bool:
+    def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
         head = self._pending.lstrip()
         if frame := _match(_FRAME, head):
-            self._closes, holds = _FRAMES[frame[0]]
+            closes, holds = _FRAMES[frame[0]]
             self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():])
+            self._closes = closes
             return True
         half_a_frame = any(word.startswith(head) for word in _FRAMES)
         if not head or half_a_frame or _match(_PERHAPS_BARE, head):
             self._kind = "start" if len(head) < _UNDECIDED else "held"
             return False
-        self._kind = "text"
         if self._thought:
             self._go_on("text", head)
+        self._kind, self._closes = "text", _CALL_BEGINS if self._thought else _TEXT_ENDS
         return True
 
     def _go_on(self, kind: str, pending: str) -> None:
@@ -5422,31 +5426,25 @@ class TextStream:
         self._kind, self._pending, self._thought = kind, pending, True
         self._blanks.clear()
 
-    def _think(self, out: list) -> bool:
-        if found := _search(self._closes, self._pending):
-            rest = self._pending[found.end():]
-            self._emit(found.start(), out)
-            self._go_on("start", rest)
-            return True
-        self._emit(self._safe(), out)
-        return False
-
-    def _say(self, out: list) -> bool:
-        found = _search(_HELD, self._pending)
-        while found and found[0] in _LONE and self._thought:
-            found = _search(_HELD, self._pending, found.end())
-        if found and found[0] in _LONE:  # all of it was reasoning
+    def _show(self, out: list) -> bool:
+        """Hand over text or reasoning up to what may end it; True when something else begins."""
+        if self._kind == "held":
+            self._pending = ""
+            return False
+        found = _search(self._closes, self._pending)
+        if not found or (self._kind == "text" and found[0] not in _LONE):
+            tail = max(0, len(self._pending) - _LONGEST)
+            stop = found or _search(_BEGUN, self._pending, tail)
+            self._emit(stop.start() if stop else len(self._pending), out)
+            self._kind = "held" if found else self._kind
+            return bool(found)
+        rest = self._pending[found.end():]
+        if self._kind == "text":  # all of it was reasoning
             self._shown.clear()
-            self._go_on("start", self._pending[found.end():])
-            return True
-        self._emit(found.start() if found else self._safe(), out)
-        self._kind = "held" if found else "text"
-        return False
-
-    def _safe(self) -> int:
-        """How much of what is pending cannot be the beginning of a marker."""
-        part = _search(_HELD_PART, self._pending, max(0, len(self._pending) - _LONGEST))
-        return part.start() if part else len(self._pending)
+        else:
+            self._emit(found.start(), out)
+        self._go_on("start", rest)
+        return True
 
     def _emit(self, length: int, out: list) -> None:
         """Hand over that much, but keep the blanks at its end."""
@@ -5565,30 +5563,18 @@ def sse_events(chunks: Iterable[bytes]) -> Iterator[str]:
 Pieces = list[tuple[str, str]]  # (kind, piece) to show: kind "text" or "reasoning"
 
 
-def _dict(value: object) -> dict:
-    return value if isinstance(value, dict) else {}
+def _as(kind: type, value: object) -> Any:
+    """The value if it is of that kind, else an empty one: what servers send has any shape."""
+    return value if isinstance(value, kind) else kind()
 
 
-def _list(value: object) -> list:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+_dict, _list, _text = (functools.partial(_as, kind) for kind in (dict, list, str))
 
 
 def _number(mapping: dict, *keys: str) -> int:
     """The first whole number under one of the keys, else 0."""
     found = (mapping[key] for key in keys if type(mapping.get(key)) is int)
     return max(0, next(found, 0))
-
-
-def _parsed(arguments: object) -> object:
-    """The arguments as an object, or what the model wrote when they are none."""
-    try:
-        return parse_arguments(arguments)
-    except ArgumentsError:
-        return arguments
 
 
 def _broken(words: str, turn: Turn) -> BackendError:
@@ -5600,6 +5586,7 @@ def _broken(words: str, turn: Turn) -> BackendError:
 class _Fold:
     """Text, reasoning, usage and ending of a reply while it arrives.
 
+    A wire format adds `feed`, `_calls` (as they came) and `_extra` (what has to go back with them).
     `done`: the server has said that the reply is complete; a transport that saw [DONE] sets it, or
     feeds {"done": True}. `turn` may be asked for more than once.
     """
@@ -5618,12 +5605,6 @@ class _Fold:
         (self._said if kind == "text" else self._thought).append(piece)
         return [(kind, piece)]
 
-    def _calls(self) -> list[ToolCall]:
-        raise NotImplementedError
-
-    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
-        raise NotImplementedError
-
     def _assembled(self) -> Turn:
         text, thought = split_reasoning("".join(self._said))
         calls = with_ids(self._calls(), self._used_ids)
@@ -5640,8 +5621,9 @@ class _Fold:
         call that the length limit cut off stays, with finish "length": the loop will not run it.
         """
         turn = self._assembled()
-        complete = turn.calls and all(isinstance(_parsed(c.arguments), dict) for c in turn.calls)
-        if not self.done and not complete:
+        texts = [call.arguments for call in turn.calls]
+        whole = (str(each).strip() and isinstance(_parsed(each), dict) for each in texts)
+        if not self.done and not (texts and all(whole)):
             raise _broken("回答没有结束，连接就断了", turn)
         return turn
 
@@ -5812,13 +5794,6 @@ class OpenAIFold(_Fold):
         return {self._reasoning_key: thought} if calls and thought and self._reasoning_key else None
 
 
-def turn_from_openai(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
-    """The Turn of a reply that was not streamed. Raises BackendError when it is an error."""
-    fold = OpenAIFold(used_ids)
-    fold.feed(reply)
-    return fold.turn()
-
-
 # --- Anthropic Messages ---
 
 _STOP_REASONS = {
@@ -5920,13 +5895,6 @@ class AnthropicFold(_Fold):
             call = next(waiting)
             block |= {"id": call.id, "name": call.name, "input": _dict(_parsed(call.arguments))}
         return {ANTHROPIC_BLOCKS: blocks}
-
-
-def turn_from_anthropic(reply: dict, used_ids: Iterable[str] = ()) -> Turn:
-    """The Turn of a message that was not streamed. Raises BackendError when it is an error."""
-    fold = AnthropicFold(used_ids)
-    fold.feed(reply)
-    return fold.turn()
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7962,7 +7930,9 @@ def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
 def sorted_text(turn: Turn, question: Question) -> Turn:
     """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
     if question.tools and not turn.calls:
-        parts = parse_text_tool_calls(turn.text, question.tools, used_ids=question.used_ids)
+        parts = parse_text_tool_calls(
+            turn.text, question.tools, used_ids=question.used_ids, cut=turn.finish == "length",
+        )
         if parts.calls:
             reasoning = turn.reasoning or parts.reasoning
             return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
@@ -9326,14 +9296,10 @@ def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
     )
 
 
-def _rank(router: ToolRouter, query: str, name: str) -> int | None:
-    names = [routed.name for routed in router.pick(query, ROUTED_TO)]
-    return names.index(name) + 1 if name in names else None
-
-
 def requests_text(router: ToolRouter, style: Style) -> Iterator[str]:
     """The dozen REQUESTS: at which rank the right tool came, and how many were found."""
-    ranks = [_rank(router, query, name) for query, name in REQUESTS]
+    picked = [[found.name for found in router.pick(query, ROUTED_TO)] for query, _ in REQUESTS]
+    ranks = [names.index(n) + 1 if n in names else None for names, (_, n) in zip(picked, REQUESTS)]
     rows = [
         (query, name, f"第 {rank}" if rank else "没找到")
         for (query, name), rank in zip(REQUESTS, ranks)

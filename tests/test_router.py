@@ -124,6 +124,29 @@ def test_words_side_by_side_beat_the_same_words_apart():
     assert names(ToolRouter(tools).pick("credit cards", k=1)) == ["b"]
 
 
+SIBLINGS = [plain(f"find_flight_{i}", "find a cheap flight, airline, airport") for i in range(6)]
+CROWD = [plain(f"other_{i}", f"something else, number {i}") for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "found"),
+    [
+        ("Find a cheap flight. Any airline is fine. From Turku airport. Then money rates.", True),
+        ("找 find a cheap flight。任何 airline 都行；从 airport 走。再查 money rates！", True),
+        ("Find a cheap flight, any airline, from Turku airport, then money rates.", False),
+    ],
+)
+def test_in_a_request_of_several_sentences_one_need_does_not_fill_all_places(request_, found):
+    picked = ToolRouter([*SIBLINGS, plain("x", "money and rates, daily"), *CROWD]).pick(request_)
+    assert ("x" in names(picked)) == found and picked[0].name == "find_flight_0"
+    assert [p.score for p in picked] == sorted((p.score for p in picked), reverse=True)
+
+
+def test_a_word_that_most_tools_have_does_not_count_against_them():
+    tools = [*(plain(f"mail_{i}", "mail") for i in range(8)), plain("other", "weather")]
+    assert len(ToolRouter(tools).pick("mail please", k=5)) == 5
+
+
 def test_the_words_that_matched_are_given_as_the_request_has_them(router):
     picked = router.pick("计算 KV Cache 占多少显存")
     assert picked[0].name == "kv_cache_gib"

@@ -18,8 +18,6 @@ from w4d3_tools_mcp import (
     _cut_off,
     assistant_message,
     sse_events,
-    turn_from_anthropic,
-    turn_from_openai,
 )
 
 # --- server-sent events ---
@@ -86,6 +84,10 @@ def fold(chunks, used_ids=(), kind=OpenAIFold):
     for value in chunks:
         shown += folded.feed(value)
     return folded.turn(), shown
+
+
+def turn_from_openai(reply):
+    return fold([reply])[0]
 
 
 def calls(turn):
@@ -399,9 +401,10 @@ def test_a_stream_that_just_ends_is_an_error_that_keeps_the_text():
     assert caught.value.turn.text == "写到一"
 
 
-def test_a_stream_that_just_ends_inside_a_call_is_an_error():
+@pytest.mark.parametrize("begun", ['{"n"', "{", " ", ""])
+def test_a_stream_that_just_ends_inside_a_call_is_an_error(begun):
     with pytest.raises(BackendError):
-        fold(deltas([piece(0, "a", "f", F)], [piece(1, "b", "g", '{"n"')])[:-1])
+        fold(deltas([piece(0, "a", "f", F)], [piece(1, "b", "g", begun)])[:-1])
 
 
 def test_a_stream_that_just_ends_after_whole_calls_still_counts():
@@ -511,7 +514,7 @@ def test_an_anthropic_message_that_is_not_streamed_gives_the_same_turn():
         "usage": usage,
     }
     streamed = fold(EVENTS, kind=AnthropicFold)[0]
-    turn = turn_from_anthropic(reply)
+    turn = fold([reply], kind=AnthropicFold)[0]
     assert turn._replace(calls=()) == streamed._replace(calls=())
     assert calls(turn) == calls(streamed)
 

@@ -1,8 +1,11 @@
 """§10: calls that models write into their text, family by family."""
 
 import json
+import pathlib
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +138,10 @@ WRITERS = {  # family → (row of the table, writer)
     "granite 3.1, xlam": ("hermes", in_list("<tool_call>", "</tool_call>")),
     "qwen3-coder": ("qwen3_coder", per_call(
         tags("<tool_call>\nCALLS\n</tool_call>", XML_CALL, XML_KEY, "</function>"))),
+    "qwen3-coder with quoted names": ("qwen3_coder", per_call(
+        tags("<tool_call>\nCALLS\n</tool_call>", '<function="%s">', '<parameter="KEY">\nVALUE\n</parameter>', "</function>"))),
+    "qwen3-coder with attributes": ("qwen3_coder", per_call(
+        tags("<tool_call>\nCALLS\n</tool_call>", '<function name="%s">', INVOKE_KEY, "</function>"))),
     "qwen3-coder without the outer tag": ("qwen3_coder_bare", per_call(
         tags("CALLS\n</tool_call>", XML_CALL, XML_KEY, "</function>"))),
     "glm 4.5": ("glm4_5", per_call(tags(
@@ -158,6 +165,9 @@ WRITERS = {  # family → (row of the table, writer)
     "deepseek v3.2": ("deepseek_v3_2", tags(
         "<｜DSML｜function_calls>\nCALLS\n</｜DSML｜function_calls>", '<｜DSML｜invoke name="%s">',
         '<｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>', "</｜DSML｜invoke>")),
+    "deepseek v3.2, later word": ("deepseek_v3_2", tags(
+        "<｜DSML｜tool_calls>\nCALLS\n</｜DSML｜tool_calls>", '<｜DSML｜invoke name="%s">',
+        '<｜DSML｜parameter name="KEY" string="KIND">VALUE</｜DSML｜parameter>', "</｜DSML｜invoke>")),
     "kimi k2": ("kimi_k2", around(
         "<|tool_calls_section_begin|>", named(KIMI), "<|tool_calls_section_end|>")),
     "kimi k2 without prefix": ("kimi_k2", around(
@@ -169,6 +179,10 @@ WRITERS = {  # family → (row of the table, writer)
     "command r7b": ("command_a", in_list("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters")),
     "command r": ("command_r", in_list("Action: ```json\n", "\n```", "tool_name", "parameters")),
     "react": ("react", lambda calls: "\n".join(f"Action: {n}\nAction Input: {js(a)}" for n, a in calls)),
+    "react with full-width colons": ("react", lambda calls: "\n".join(
+        f"Action：{n}\nAction Input：{js(a)}" for n, a in calls)),
+    "react in bold": ("react", lambda calls: "\n".join(
+        f"**Action:** {n}\n**Action Input:** {js(a)}" for n, a in calls)),
     "react, fenced": ("react", lambda calls: "\n".join(
         f"Action: {n}\nAction Input: ```json\n{js(a)}\n```" for n, a in calls)),
     "internlm": ("internlm", each("<|action_start|><|plugin|>\nCALL<|action_end|>", "parameters")),
@@ -176,6 +190,8 @@ WRITERS = {  # family → (row of the table, writer)
     "minimax m1": ("jamba", around("<tool_calls>\n", each("CALL"), "\n</tool_calls>")),
     "minimax m2": ("minimax_m2", tags(
         "<minimax:tool_call>\nCALLS\n</minimax:tool_call>", '<invoke name="%s">', INVOKE_KEY, "</invoke>")),
+    "minimax m2 with single quotes": ("minimax_m2", tags(
+        "<minimax:tool_call>\nCALLS\n</minimax:tool_call>", "<invoke name='%s'>", INVOKE_KEY.replace('"', "'"), "</invoke>")),
     "minimax m2 without the outer tag": ("invoke", tags("CALLS", '<invoke name="%s">', INVOKE_KEY, "</invoke>")),
     "function gemma": ("functiongemma", gemma("<start_function_call>", "<end_function_call>", "<escape>")),
     "gemma 4": ("gemma4", gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
@@ -190,6 +206,7 @@ WRITERS = {  # family → (row of the table, writer)
     "llama 4": ("llama4", python("<|python_start|>[", "]<|python_end|>")),
     "lfm2": ("lfm2", python("<|tool_call_start|>[", "]<|tool_call_end|>")),
     "lfm2 with blanks": ("lfm2", python("<|tool_call_start|>\n [", "] <|tool_call_end|>")),
+    "lfm2 in json": ("lfm2_json", in_list("<|tool_call_start|>", "<|tool_call_end|>")),
     "olmo 3": ("olmo3", python("<function_calls>\n", "\n</function_calls>", "\n")),
     "bare json": ("json", each("CALL", "parameters")),
     "bare json list": ("json", in_list("", "")),
@@ -198,6 +215,8 @@ WRITERS = {  # family → (row of the table, writer)
     "openai's own shape": ("json", lambda calls: js(
         [{"type": "function", "function": {"name": n, "arguments": js(a)}} for n, a in calls])),
     "pythonic": ("pythonic", python("[", "]")),
+    "glm 4 with its token": ("glm4_marked", named("<|assistant|>NAME\nARGS")),
+    "gemma 3 with its module": ("gemma3", python("```tool_code\n", "\n```", "\n", "print(default_api.{})")),
     "glm 4": ("glm4", lambda calls: "\n".join(f"{n}\n{js(a)}" for n, a in calls)),
 }  # fmt: skip
 # A model that writes these says nothing else around them.
@@ -283,6 +302,48 @@ def test_calls_after_reasoning_are_read_and_those_inside_it_are_not(family):
         assert read(only_thought)[0] == (only_thought, (), "", "")
 
 
+END_TOKENS = [
+    "<|im_end|>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|endoftext|>", "<|observation|>", "<end_of_turn>",
+    "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|user|>", "[e~[", "<start_function_response>", "\n<|im_end|>\n<|endoftext|>\n",
+]  # fmt: skip
+
+
+@FAMILIES
+def test_what_a_template_writes_after_an_answer_is_no_text(family):
+    row, write = WRITERS[family]
+    for end in END_TOKENS:
+        parts, found = read(write(ONE) + end)
+        assert (found, parts.text, parts.format) == (ONE, "", row)
+        assert read("答案是 5" + end)[0].text == "答案是 5" + end
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        dict,
+        lambda t: {"type": "function", "function": t},
+        lambda t: {"name": t["name"], "input_schema": t["parameters"]},
+        lambda t: {"name": t["name"], "inputSchema": t["parameters"]},
+    ],
+)
+def test_tools_are_known_in_the_shape_of_any_wire(wrap):
+    tools = [wrap(t) for t in TOOLS]
+    assert read(WRITERS["pythonic"][1](SEVERAL), tools)[1] == SEVERAL
+    assert read(WRITERS["qwen3-coder"][1](SEVERAL), tools)[1] == SEVERAL
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [[{}], [{"function": None}], [{"name": "today", "parameters": 5}], [{"name": "today"}],
+     [{"name": "today", "parameters": {"properties": [], "required": 3}}]],
+)  # fmt: skip
+@FAMILIES
+def test_tools_of_any_shape_do_no_harm(family, tools):
+    read("Action: today\nAction Input: x", tools)
+    parts, found = read(WRITERS[family][1](ONE + [("today", {})]), tools)
+    assert found or parts.text
+
+
 # --- what must not be read ---
 
 
@@ -311,6 +372,25 @@ def test_damaged_calls_never_raise_and_calls_never_appear_from_nothing(family):
         parts, found = read(text)
         assert found or parts.text == text
         assert len(found) <= len(SEVERAL) + 1
+
+
+@FAMILIES
+def test_a_limit_that_ends_the_text_leaves_whole_calls_and_runs_no_half_one(family):
+    row, write = WRITERS[family]
+    assert parse_text_tool_calls(write(ONE), TOOLS, cut=True).calls[0].arguments == ONE[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("Action: find_song\nAction Input: 晚", False),
+        ("Action: find_song\nAction Input: 晚安\nObservation: x", True),
+        ("Action: find_song\nAction Input: 晚安\nThought: 再", True),
+    ],
+)
+def test_a_bare_input_counts_only_once_something_follows_when_the_text_was_cut(text, whole):
+    assert parse_text_tool_calls(text, TOOLS).calls
+    assert bool(parse_text_tool_calls(text, TOOLS, cut=True).calls) == whole
 
 
 SHOWN = [
@@ -342,6 +422,13 @@ SHOWN = [
     "find_song\n{broken",
     "```python\nfind_song(title='x')\n```",
     "```python\n[find_song(title='x')]\n```\n以上。",
+    '格式 `先写 <tool_call> 再写 {"name": "today", "arguments": {}}` 就行。',
+    '~~~\n<tool_call>{"name": "today", "arguments": {}}</tool_call>\n~~~\n是格式。',
+    '{"type": "function", "function": {"name": "today", "description": "d", "parameters": {}}}',
+    '[{"type": "function", "function": {"name": "today", "description": "d", "parameters": {}}}]',
+    '写成“<tool_call>{"name": "today", "arguments": {}}</tool_call>”。',
+    '即 `x <tool_call>{"name": "today", "arguments": {}}</tool_call>`。',
+    '"<tool_call>{"name": "today", "arguments": {}}</tool_call>" 是一种。',
     "Action: 出去走走\n然后回来。",
     "Action: find_song",
     'Action: find_song\nAction Input: {"title": ',
@@ -458,6 +545,11 @@ READ = [
     ("<function=find_song><parameter=title>x<parameter=year>7</parameter></function>",
      [("find_song", {"title": "x", "year": 7})], ""),
     ("<function=find_song>\n<parameter=title>\nx\n</function>", [("find_song", {"title": "x"})], ""),
+    ("<function=find_song>\n<parameter=title>\nif a < b: print('</function>')\n</parameter>\n</function>",
+     [("find_song", {"title": "if a < b: print('</function>')"})], ""),
+    ("<function=find_song><parameter=title>x</function></tool_call><tool_call><function=find_song><parameter=title>"
+     "x</parameter></function></tool_call>", X * 2, ""),
+    ('<function=find_song{"title": "x"}></function>', X, ""),
     ("<function=find_song>\n<parameter=title>\n\n a \n\n</parameter>\n</function>",
      [("find_song", {"title": "\n a \n"})], ""),
     ("<function=find_song>\n<parameter=title>\n42\n</parameter>\n<parameter=year>\n4.5\n</parameter>\n</function>",
@@ -502,6 +594,9 @@ READ = [
     ("<|channel|>commentary to=functions.find_song<|message|>不是 JSON<|call|>", [("find_song", "不是 JSON")], ""),
     ("<|channel|>commentary<|message|>我查一下<|end|><|start|>assistant<|channel|>commentary to=functions.today"
      "<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>好了<|return|>", [("today", {})], "我查一下\n好了"),
+    ("<|channel|>commentary to=functions.today<|message|>{}", [("today", {})], ""),
+    # a stray backtick hides nothing
+    (f"it`s here:\n<tool_call>{CALL}</tool_call> `", X, "it`s here:\n`"),
     # Command R7B, Functionary, ReAct
     ("<|START_THINKING|>想<|END_THINKING|><|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"today\","
      " \"parameters\": {}}]<|END_ACTION|>", [("today", {})], ""),
@@ -518,6 +613,55 @@ READ = [
 def test_single_cases(text, calls, left):
     parts, found = read(text)
     assert (found, parts.text) == (calls, left)
+
+
+NULL, REF = {"type": "null"}, {"$ref": "#/$defs/point"}
+DEFS = {"point": {"type": "object", "properties": {"x": INTEGER}}, "word": STRING}
+TYPED = [
+    (STRING, "5", "5"), (STRING, "true", "true"), (STRING, "null", "null"), (STRING, '{"a": 1}', '{"a": 1}'),
+    (STRING, '"q"', '"q"'), (STRING, " a ", " a "), (STRING, "", ""), (INTEGER, "5", 5), (INTEGER, " -5 ", -5),
+    (INTEGER, "5.0", 5), (INTEGER, "1e3", 1000), (INTEGER, "5.5", "5.5"), (INTEGER, "abc", "abc"), (INTEGER, "", ""),
+    (INTEGER, "1_000", "1_000"), (INTEGER, "9" * 5000, "9" * 5000), (INTEGER, "True", "True"), (NUMBER, "0.5", 0.5),
+    (NUMBER, "5", 5), (NUMBER, "NaN", "NaN"), (NUMBER, "1e999", "1e999"), (NUMBER, "Infinity", "Infinity"),
+    (BOOLEAN, "true", True), (BOOLEAN, "False", False), (BOOLEAN, "1", "1"), (BOOLEAN, "yes", "yes"),
+    ({"type": "object"}, '{"a": 1}', {"a": 1}), ({"type": "object"}, "{'a': True,}", {"a": True}),
+    ({"type": "object"}, "{oops", "{oops"), ({"type": "array"}, "[1, 2]", [1, 2]), ({"type": "array"}, "a, b", "a, b"),
+    ({"type": ["integer", "null"]}, "null", None), ({"type": ["integer", "null"]}, "None", None),
+    ({"type": ["integer", "boolean"]}, "true", True), ({"type": ["integer", "boolean"]}, "3", 3),
+    ({"type": "integer", "nullable": True}, "null", None), ({"anyOf": [STRING, NULL]}, "null", None),
+    ({"anyOf": [STRING, NULL]}, "5", "5"), ({"anyOf": [STRING, NULL]}, "none", "none"), ({"anyOf": [INTEGER, NULL]}, "7", 7),
+    ({"anyOf": [{"type": "array"}, STRING]}, "[1]", [1]), ({"anyOf": [{"type": "array"}, STRING]}, "x", "x"),
+    ({"allOf": [INTEGER]}, "5", 5), ({"enum": ["1", "2"]}, "1", "1"), ({"enum": [1, 2]}, "1", 1), ({"const": 5}, "5", 5),
+    ({"type": "string", "enum": ["true"]}, "true", "true"), (REF, '{"x": 1}', {"x": 1}), ({"$ref": "#/$defs/word"}, "5", "5"),
+    ({"anyOf": [REF, NULL]}, "null", None), ({"anyOf": [REF, NULL]}, '{"x": 1}', {"x": 1}), (NULL, "null", None),
+    ({"type": "float"}, "1.5", 1.5), ({"type": "int"}, "3", 3), ({"type": "dict"}, '{"a": 1}', {"a": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "written", "value"), TYPED)
+def test_tagged_values_are_read_by_the_schema_in_every_family_that_tags(schema, written, value):
+    tools = [tool("act", key=schema)]
+    tools[0]["parameters"]["$defs"] = DEFS
+    for text in (
+        f"<tool_call>\n<function=act>\n<parameter=key>\n{written}\n</parameter>\n</function>\n</tool_call>",
+        f'<minimax:tool_call><invoke name="act"><parameter name="key">{written}</parameter></invoke></minimax:tool_call>',
+        f"<tool_call>act\n<arg_key>key</arg_key>\n<arg_value>{written}</arg_value>\n</tool_call>",
+    ):  # fmt: skip
+        ((name, arguments),) = read(text, tools)[1]
+        assert (name, arguments, type(arguments["key"])) == ("act", {"key": value}, type(value))
+
+
+@pytest.mark.parametrize("written", ["5", "true", "x", '{"a": 1}'])
+def test_tagged_values_without_a_type_are_text_or_in_glm_json(written):
+    for tools in (None, [tool("act")], [tool("act", key={})], [tool("act", key={"type": "weird"})]):
+        xml = (
+            f"<tool_call><function=act><parameter=key>{written}</parameter></function></tool_call>"
+        )
+        glm = f"<tool_call>act<arg_key>key</arg_key><arg_value>{written}</arg_value></tool_call>"
+        assert read(xml, tools)[1] == [("act", {"key": written})]
+        assert read(glm, tools)[1] == [
+            ("act", {"key": written if written == "x" else json.loads(written)})
+        ]
 
 
 def test_ids_of_the_wire_stay_when_they_are_free():
@@ -589,6 +733,8 @@ def test_reasoning_is_set_aside(text, answer, reasoning):
 # --- streaming ---
 
 AROUND = [("", ""), ("先查。\n", "\n后面 a < b `x`\n"), ("<think>想 <x </think>\n\n", "")]
+REASONED = ("<think>想</think>", "想</think>", "[THINK]想[/THINK]", "<|START_THINKING|>想<|END_THINKING|>",
+            "<|channel>thought\n想<channel|>", "<|channel|>analysis<|message|>想<|end|>")  # fmt: skip
 REPLIES = [
     *(before + write(ONE) + after for _, write in WRITERS.values() for before, after in AROUND),
     *(write(SEVERAL) for _, write in WRITERS.values()),
@@ -623,6 +769,15 @@ def test_streaming_equals_reading_the_whole_at_every_split_in_two(text):
     for at in range(len(text) + 1):
         same([text[:at], text[at:]], expected)
     same(list(text), expected)
+
+
+@FAMILIES
+@pytest.mark.parametrize("reasoned", REASONED)
+def test_calls_right_after_reasoning_are_read_also_when_it_was_split_off_before(family, reasoned):
+    row, write = WRITERS[family]
+    text = reasoned + write(ONE)
+    assert read(text)[1] == read(split_reasoning(text)[0])[1] == ONE
+    assert streamed(list(text))[2] == whole(text)
 
 
 def test_streaming_equals_reading_the_whole_at_random_splits():
@@ -721,7 +876,7 @@ def test_any_text_is_read_without_an_error_and_streams_alike(parts, known):
         "<|python_start|>[f(x='a 'b", "<|tool_call_start|>[f('", "((((", "[[[[", "{{{{", '{"a":', "-", "<escape>",
         "<|tool_call>call:f{a:<|\"|>", "<|channel|>commentary to=functions.today<|message|>{", "Action: today\nAction Input: {",
         "Action: today\nAction Input: x\n", "functools[", "```", "```json\n", "`", "</think>", "<think>", "\\\"", '"', " ", "\n", "\r\n",
-        "a", "today\n{", ">>>today\n{", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
+        "a", "today\n{", ">>>today\n{", '{"name":"today","arguments":{}}>>>all\n', "</function><function=functions.f:0", "<|im_end|>", "</s> ", "<|START_ACTION|><|python_start|>", "<｜tool▁call▁begin｜>today\n", "<|tool_call_begin|>today:0<|tool_call_argument_begin|>{",
         '<invoke name="today"><parameter name="x">', f"<tool_call>{CALL}", f"<tool_call>{CALL}</tool_call>\n", "<co>", "[THINK]", "a.b(", "x=",
     ],
 )  # fmt: skip
@@ -731,6 +886,37 @@ def test_hostile_repetition_ends_well(unit):
         text = opener + unit * (60_000 // len(unit))
         parts = parse_text_tool_calls(text, TOOLS)
         assert parts.calls or parts.text == text
+
+
+HOSTILE = """
+import random, sys, time
+from w4d3_tools_mcp import TEXT_FORMATS, _FRAMES, parse_text_tool_calls
+rows = TEXT_FORMATS.values()
+words = sorted({m for r in rows for m in f"{r.opens} {r.begins} {r.closes}".split()} | {*_FRAMES})
+words += sys.argv[1].split("|||")
+tools = [{"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}}}]
+rng = random.Random(5)
+for _ in range(150):
+    unit = "".join(rng.choices(words, k=rng.randint(1, 3)))
+    text = rng.choice(words) + unit * (100_000 // len(unit))
+    begun = time.process_time()
+    parts = parse_text_tool_calls(text, tools)
+    assert parts.calls or parts.text == text
+    assert time.process_time() - begun < 10, unit
+"""
+HOSTILE_WORDS = [
+    *(CALL, '{"name": "f", "arguments": {', '{"a":"', "{'a':", "f", "f{", "f\n{", "f(", "f(x='", "[", "]", "(", ")", "{"),
+    *("}", '"', "'", "`", "```", "~~~", "\n", " ", "\\", ";", "0", "-", "x=", "，", "</think>", "<co>", "<co: ", "</s>"),
+    *("<parameter=x>", "</parameter>", "</function>", "<arg_key>a</arg_key><arg_value>", "</arg_value>", "call:f{", "a:"),
+    *("<escape>", '<|"|>', "<|message|>", "<|call|>", "to=functions.f ", "functions.f:0", "<|tool_call_argument_begin|>"),
+    *("Action Input:", "Action: f\nAction Input: ", "Observation:", "[CALL_ID]", "[ARGS]", "function<｜tool▁sep｜>f", "**"),
+]  # fmt: skip
+
+
+def test_no_mixture_of_markers_takes_more_than_linear_time():
+    """A quadratic one would take minutes, so the bounds are generous: only a hang fails."""
+    run = [sys.executable, "-c", HOSTILE, "|||".join(HOSTILE_WORDS)]
+    subprocess.run(run, check=True, timeout=300, cwd=pathlib.Path(__file__).parent.parent)
 
 
 def test_a_long_stream_of_single_characters_ends_well():
