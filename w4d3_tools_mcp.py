@@ -6174,13 +6174,8 @@ MODERN, LATEST_LEGACY = REVISIONS["2026-07-28"], REVISIONS["2025-11-25"]
 
 # Fields that older revisions do not know; names of revisions sort by date.
 FIELDS_SINCE = {
-    "annotations": "2025-03-26",
-    "completions": "2025-03-26",
-    "message": "2025-03-26",
-    "title": "2025-06-18",
-    "resource_link": "2025-06-18",
-    "outputSchema": "2025-06-18",
-    "structuredContent": "2025-06-18",
+    **dict.fromkeys(("annotations", "completions", "message"), "2025-03-26"),
+    **dict.fromkeys(("title", "resource_link", "outputSchema", "structuredContent"), "2025-06-18"),
 }
 
 
@@ -6341,6 +6336,14 @@ class Batch:
             emit(replies)
 
 
+def _replies(started: list | Request | Batch) -> list:
+    if isinstance(started, list):
+        return started
+    messages: list = []
+    started.run(messages.append)
+    return messages
+
+
 def _is_enveloped(message: object) -> bool:
     match message:
         case {"params": {"_meta": dict() as meta}}:
@@ -6384,12 +6387,7 @@ class McpServer:
 
     def handle(self, message: object) -> list:
         """All messages that answer this one; slow tools are waited for."""
-        started = self.begin(message)
-        if isinstance(started, list):
-            return started
-        messages: list = []
-        started.run(messages.append)
-        return messages
+        return _replies(self.begin(message))
 
     def begin(self, message: object) -> list[dict] | Request | Batch:
         """The answer, if it is quick; else something whose `run(emit)` the caller owes.
@@ -6420,20 +6418,15 @@ class McpServer:
             raise RpcError(INVALID_REQUEST, reason)
         request = Request(self, message, revision)
         self.open[request.id] = request
-        if row.slow:
-            return request
-        messages: list[dict] = []
-        request.run(messages.append)
-        return messages
+        return request if row.slow else _replies(request)
 
     def _revision_of(self, message: dict) -> Revision:
         """What this request alone says: the modern revision if it has an envelope, else legacy."""
-        params = message.get("params")
-        if not isinstance(params, dict | None):
-            raise RpcError(INVALID_PARAMS, f"params 应该是对象，收到的是 {show(params)}")
-        meta = (params or {}).get("_meta", {})
-        if not isinstance(meta, dict):
-            raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
+        params = {} if message.get("params") is None else message["params"]
+        meta = params.get("_meta", {}) if isinstance(params, dict) else {}
+        for name, value in (("params", params), ("params._meta", meta)):
+            if not isinstance(value, dict):
+                raise RpcError(INVALID_PARAMS, f"{name} 应该是对象，收到的是 {show(value)}")
         if type(meta.get("progressToken", "")) not in (str, int):
             raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
         return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
@@ -6481,10 +6474,8 @@ class McpServer:
 
 def _capabilities(server: McpServer, revision: Revision) -> dict:
     """What is really offered: no lists that change, no subscriptions, no log messages."""
-    offered = {"tools": {}}
-    if server.notes:
-        offered |= {"resources": {}, "prompts": {}, "completions": {}}
-    return known_fields(offered, revision)
+    names = ("tools", "resources", "prompts", "completions") if server.notes else ("tools",)
+    return known_fields({name: {} for name in names}, revision)
 
 
 @method("initialize", modern=False)
@@ -6630,11 +6621,9 @@ def _call_tool(server: McpServer, request: Request) -> dict:
 
 
 def _note_name(uri: str) -> str:
-    raw = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]),
-        uri.removeprefix(NOTE_URI).encode("utf-8", "replace"),
-    )
-    return raw.decode("utf-8", "replace")
+    name = uri.removeprefix(NOTE_URI).encode("utf-8", "replace")
+    name = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), name)
+    return name.decode("utf-8", "replace")
 
 
 def _section(server: McpServer, name: str) -> Note | None:
@@ -6662,9 +6651,9 @@ def _list_resources(server: McpServer, request: Request) -> dict:
 @method("resources/templates/list", cacheable=True)
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
-        "uriTemplate": NOTE_TEMPLATE, "name": "note", "title": "讲义的一天或一节",
+        "uriTemplate": NOTE_TEMPLATE, "name": "note", "mimeType": "text/markdown",
+        "title": "讲义的一天或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
-        "mimeType": "text/markdown",
     }
     return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
 
@@ -6683,46 +6672,39 @@ def _read_resource(server: McpServer, request: Request) -> dict:
 
 
 class Prompt(NamedTuple):
-    """A text that a person picks in the host. `write` makes its content blocks from arguments."""
+    """A text that a person picks in the host. `write` makes texts and blocks from arguments."""
 
     title: str
     description: str
     arguments: dict[str, str]  # name → description
-    write: Callable[..., list[dict]]
+    write: Callable[..., list[str | dict]]
     optional: frozenset[str] = frozenset()
 
 
-def _text_block(text: str) -> dict:
-    return {"type": "text", "text": text}
-
-
-def _write_explain(server: McpServer, section: str) -> list[dict]:
+def _write_explain(server: McpServer, section: str) -> list[str | dict]:
     note = server.notes.find(section)
-    return [
-        _text_block(
-            f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
-            "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
-            "最后指出一个容易误解的地方。",
-        ),
-        {"type": "resource", "resource": _markdown(note_uri(note.section), note)},
-    ]
+    text = (
+        f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
+        "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），最后指出一个容易误解的地方。"
+    )
+    return [text, {"type": "resource", "resource": _markdown(note_uri(note.section), note)}]
 
 
-def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
+def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[str]:
     if count not in map(str, range(1, 21)):
         raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
-    return [_text_block(
+    return [
         f"请围绕“{topic}”考我 {count} 道题。"
         "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；"
         "一次只出一道，等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。",
-    )]
+    ]
 
 
-def _write_find(server: McpServer, topic: str) -> list[dict]:
-    return [_text_block(
+def _write_find(server: McpServer, topic: str) -> list[str]:
+    return [
         f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
         "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。",
-    )]
+    ]
 
 
 _TOPIC = {"topic": "知识点，例如 KV Cache"}
@@ -6740,15 +6722,12 @@ PROMPTS = {
 
 
 def _listed_prompt(name: str) -> dict:
-    prompt = PROMPTS[name]
+    title, description, texts, _, optional = PROMPTS[name]
     arguments = [
-        {"name": argument, "description": text, "required": argument not in prompt.optional}
-        for argument, text in prompt.arguments.items()
+        {"name": argument, "description": text, "required": argument not in optional}
+        for argument, text in texts.items()
     ]
-    return {
-        "name": name, "title": prompt.title, "description": prompt.description,
-        "arguments": arguments,
-    }
+    return {"name": name, "title": title, "description": description, "arguments": arguments}
 
 
 @method("prompts/list", cacheable=True)
@@ -6777,6 +6756,7 @@ def _get_prompt(server: McpServer, request: Request) -> dict:
         blocks = prompt.write(server, **given)
     except ToolError as error:  # no such section, or a bad number: a person can correct it
         raise RpcError(INVALID_PARAMS, str(error)) from None
+    blocks = [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks]
     messages = [{"role": "user", "content": block} for block in blocks]
     return {"description": prompt.description, "messages": messages}
 
@@ -6819,11 +6799,8 @@ def _complete(server: McpServer, request: Request) -> dict:
     choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
     found = [choice for choice in choices if typed in choice.casefold()]
     found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
-    return {
-        "completion": {
-            "values": found[:COMPLETIONS], "total": len(found), "hasMore": len(found) > COMPLETIONS,
-        },
-    }
+    shown, more = found[:COMPLETIONS], len(found) > COMPLETIONS
+    return {"completion": {"values": shown, "total": len(found), "hasMore": more}}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6861,18 +6838,14 @@ def answer_server(message: dict) -> dict | None:
 
 def _block_text(block: object) -> str:
     match block:
+        case {"text": str() as text} | {"resource": {"text": str() as text}}:
+            return text
         case str():  # not in the protocol, but seen
             return block
-        case {"type": "text", "text": str() as text}:
-            return text
-        case {"type": "resource", "resource": {"text": str() as text}}:
-            return text
-        case {"type": "resource_link", "uri": str()}:
-            return ""  # for hosts to open; the text of the result names it
+        case None | {"type": "resource_link", "uri": str()}:  # to open; the text names it
+            return ""
         case {"type": str() as kind, "mimeType": str() as mime}:
             return f"[{kind}：{mime}，这里不显示]"
-        case None:
-            return ""
     return f"[不认识的内容：{show(block)}]"
 
 
@@ -6914,9 +6887,13 @@ _HINT_LABELS = (
 )
 
 
+def as_object(value: object) -> dict:
+    """The value if it is a dict, else {}: what a server sends may be anything."""
+    return value if isinstance(value, dict) else {}
+
+
 def _labels(listed: dict) -> frozenset[str]:
-    hints = listed.get("annotations")
-    hints = hints if isinstance(hints, dict) else {}
+    hints = as_object(listed.get("annotations"))
     labels = {label for hint, default, label in _HINT_LABELS if hints.get(hint, default) is True}
     return frozenset(labels - {"irreversible"} if "read_only" in labels else labels)
 
@@ -6932,18 +6909,14 @@ def _local_schema(schema: object) -> dict:
     """The server's schema where ours can check it, else as much of it as can be checked."""
     if not isinstance(schema, dict):
         return {"type": "object"}
-    whole = {**schema, "type": "object"}
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
-    outline = {
-        "type": "object",
-        "properties": {
-            name: part if isinstance(part, dict) and not check_schema(part) else {}
-            for name, part in properties.items()
-        },
-        "required": [n for n in schema.get("required") or () if isinstance(n, str)],
+    parts = {
+        name: part if isinstance(part, dict) and not check_schema(part) else {}
+        for name, part in as_object(schema.get("properties")).items()
     }
-    candidates = (whole, outline, {"type": "object"})
+    required = schema.get("required")
+    required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
+    outline = {"type": "object", "properties": parts, "required": required}
+    candidates = ({**schema, "type": "object"}, outline, {"type": "object"})
     return next(candidate for candidate in candidates if not check_schema(candidate))
 
 
@@ -6955,15 +6928,14 @@ def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
         client.notices.append(f"工具 {show(remote)} 在这里叫 {name}：模型和主机不接受原来的名字")
     if schema != listed.get("inputSchema"):
         client.notices.append(f"工具 {name} 的参数模式有这里不支持的写法，参数由服务器自己检查")
-    meta = listed.get("_meta")
-    limit = meta.get(LIMIT_KEY) if isinstance(meta, dict) else None
+    limit = as_object(listed.get("_meta")).get(LIMIT_KEY)
     description = str(listed.get("description") or listed.get("title") or f"远程工具 {name}")
     return Tool(
         name, cut(description, DESCRIPTION_LIMIT), schema,
         run=lambda arguments: _run_remote(client, remote, arguments),
         title=str(listed.get("title") or ""), labels=_labels(listed),
         characters=limit if type(limit) is int and limit > 0 else None,
-        output=listed.get("outputSchema") if isinstance(listed.get("outputSchema"), dict) else None,
+        output=as_object(listed.get("outputSchema")) or None,
     )
 
 
@@ -7038,8 +7010,7 @@ class McpClient:
             return False
         if not isinstance(supported, list) or MODERN.name not in supported:
             return False
-        meta = result.get("_meta")
-        self._agreed(MODERN.name, result, meta.get(SERVER_KEY) if isinstance(meta, dict) else None)
+        self._agreed(MODERN.name, result, as_object(result.get("_meta")).get(SERVER_KEY))
         return True
 
     def _initialize(self, version: str) -> None:
@@ -7053,8 +7024,7 @@ class McpClient:
 
     def _agreed(self, revision: str, result: dict, server: object) -> None:
         self.revision = revision
-        self.server = server if isinstance(server, dict) else {}
-        self.capabilities = result.get("capabilities") or {}
+        self.server, self.capabilities = as_object(server), as_object(result.get("capabilities"))
         self.instructions = str(result.get("instructions") or "")
 
     # ── Asking ──
@@ -7066,7 +7036,8 @@ class McpClient:
     def _exchange(self, method: str, params: dict | None, revision: str, seconds: float) -> dict:
         if revision == MODERN.name:
             envelope = {VERSION_KEY: revision, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
-            params = {**(params or {}), "_meta": {**(params or {}).get("_meta", {}), **envelope}}
+            given = params or {}
+            params = {**given, "_meta": {**given.get("_meta", {}), **envelope}}
         message = request_message(next(self._ids), method, params)
         try:
             reply = self._send(message, seconds)
@@ -9814,7 +9785,7 @@ def _in_lines(lines: Sequence[bytes | None]) -> Findings:
 
 
 def _in_schema(schema: object) -> Iterator[str]:
-    schema = schema if isinstance(schema, dict) else {}
+    schema = as_object(schema)
     parts = schema.get("properties", {})
     tests = {
         "root": schema.get("type") != "object",
@@ -9927,8 +9898,7 @@ def _opening(patient: Patient) -> Findings:
 
 def _offers(patient: Patient) -> Findings:
     """The four lists with all their pages; the tools are kept for calling."""
-    offered = patient.about.get("capabilities")
-    offered = offered if isinstance(offered, dict) else {}
+    offered = as_object(patient.about.get("capabilities"))
     for capability, method, key, _ in _OFFERS:
         params, cursors = None, set()
         for _ in range(MOST_PAGES):
