@@ -8284,14 +8284,11 @@ class Relay:
     """
 
     def __init__(self, source, wire: Wire, server: McpServer):
-        import queue
-
         self._lines, self._wire, self._server = read_lines(source), wire, server
         self._lock = threading.Lock()  # around the two fields below
         self._current: Request | Batch | None = None  # what the reading thread runs
         self._late: set[Request | Batch] = set()  # what runs on threads that no longer read
-        self._begun = threading.Event()
-        self._ended, self._nothing = queue.SimpleQueue(), queue.Empty
+        self._begun, self._ended = threading.Event(), threading.Semaphore(0)
 
     def run(self) -> typing.NoReturn:
         """Keep one thread reading. Threads are daemons: a tool may never return."""
@@ -8326,22 +8323,19 @@ class Relay:
 
     def _answer(self, line: bytes | None) -> bool:
         """Answer one line; False if another thread reads by now."""
-        if line is None:
-            text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
-            started = [error_reply(None, RpcError(INVALID_REQUEST, text))]
-        elif line.isspace():
-            return True
-        else:
-            started = self._begin(line)
+        started = self._begin(line)
         if not isinstance(started, list):
             return self._run(started)
         for message in started:
             self._wire.send(message)
         return True
 
-    def _begin(self, line: bytes) -> list[dict] | Request | Batch:
+    def _begin(self, line: bytes | None) -> list[dict] | Request | Batch:
         try:
-            return self._server.begin(decode(line))
+            if line is None:
+                text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
+                raise RpcError(INVALID_REQUEST, text)
+            return [] if line.isspace() else self._server.begin(decode(line))
         except RpcError as error:
             return [error_reply(None, error)]
         except Exception as error:  # a fault of ours, or no memory: the reading must go on
@@ -8357,7 +8351,7 @@ class Relay:
                 self._current = None
                 return True
             self._late.discard(request)
-        self._ended.put(request)
+        self._ended.release()
         return False
 
     def _finish(self) -> typing.NoReturn:
@@ -8369,10 +8363,9 @@ class Relay:
         quiet = 0
         while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
             used = time.process_time()
-            try:
-                self._ended.get(timeout=SLICE_SECONDS)
+            if self._ended.acquire(timeout=SLICE_SECONDS):
                 quiet = 0
-            except self._nothing:
+            else:
                 quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
         sys.stderr.flush()
