@@ -8421,12 +8421,12 @@ class StdioServer:
         self.command, self.trace = list(command), trace
         self._env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         self._env.update(env or {})
-        self._lock = threading.Lock()  # around the table of waiting requests, and around writing
+        self._lock = threading.Lock()  # around the table of waiting requests
         self.start()
 
     def start(self) -> None:
         """Start the child. Raises McpError if there is no such program."""
-        import collections
+        import queue
         import shutil
         import subprocess
 
@@ -8441,11 +8441,14 @@ class StdioServer:
             raise McpError(f"没有找到程序 {self.command[0]}，请检查命令和 PATH") from None
         except OSError as error:
             raise McpError(f"无法启动 {self.command[0]}：{error.strerror or error}") from error
-        self._waiting: dict[str, Any] = {}  # id → queue for its reply; None: child gone
+        self._waiting: dict[str, Any] | None = {}  # id → queue for its reply; None: child gone
+        self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
         self.log = collections.deque(maxlen=LOG_LINES)
-        arguments = (self.process, self._waiting, self.log)
-        threading.Thread(target=self._read, args=arguments[:2], daemon=True).start()
-        threading.Thread(target=self._read_log, args=arguments[::2], daemon=True).start()
+        work = {
+            self._write_lines: self._lines, self._read: self._waiting, self._read_log: self.log,
+        }
+        for each, place in work.items():
+            threading.Thread(target=each, args=(self.process, place), daemon=True).start()
 
     def restart(self) -> None:
         """End the child, however it is, and start a new one."""
@@ -8470,15 +8473,13 @@ class StdioServer:
             return None
         key, box = str(message["id"]), queue.SimpleQueue()  # str: some servers answer "1" for 1
         with self._lock:
-            self._waiting[key] = box
+            if self._waiting is not None:
+                self._waiting[key] = box
+        self._write(message)
         try:
-            self._write(message)
             reply = box.get(timeout=seconds)
         except queue.Empty:
             raise ServerSilentError(f"服务器 {seconds:g} 秒没有回答 {message['method']}") from None
-        finally:
-            with self._lock:
-                self._waiting.pop(key, None)
         if reply is None:
             raise self.gone()
         return reply
@@ -8493,13 +8494,23 @@ class StdioServer:
         self.write(encode(message))
 
     def write(self, line: bytes) -> None:
-        """Write bytes as they are. Raises ServerGoneError when nobody reads them."""
-        try:
-            with self._lock:
+        """Write bytes as they are; another thread does it, for a stuck child reads nothing.
+
+        Raises ServerGoneError when the child has ended.
+        """
+        if self._waiting is None:
+            raise self.gone()
+        self._lines.put(line)
+
+    def end_input(self) -> None:
+        """Close the child's input once everything is written; that asks it to end."""
+        self._lines.put(None)
+
+    def _write_lines(self, process, lines) -> None:
+        with process.stdin, contextlib.suppress(OSError):
+            for line in iter(lines.get, None):
                 while line:
-                    line = line[self.process.stdin.write(line):]
-        except (OSError, ValueError):  # ValueError: closed by us
-            raise self.gone() from None
+                    line = line[process.stdin.write(line):]
 
     def _read(self, process, waiting: dict) -> None:
         lines = io.BufferedReader(process.stdout)
@@ -8508,8 +8519,8 @@ class StdioServer:
                 if line is None or not line.isspace():
                     self._receive(line, waiting)
         with self._lock:
-            with contextlib.suppress(OSError):
-                process.stdin.close()  # whoever writes from now on learns at once
+            if self._waiting is waiting:  # not the table of a child that came after
+                self._waiting = None
             for box in waiting.values():
                 box.put(None)
 
@@ -8525,7 +8536,7 @@ class StdioServer:
         if kind == "request":
             with contextlib.suppress(McpError):
                 self._write(answer_server(message))
-        elif kind == "response" and (box := waiting.get(str(message.get("id")))):
+        elif kind == "response" and (box := waiting.pop(str(message.get("id")), None)):
             box.put(message)
 
     def _read_log(self, process, log) -> None:
@@ -8548,8 +8559,7 @@ class StdioServer:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
         import signal
 
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
+        self.end_input()
         for name in ("SIGTERM", "SIGKILL"):
             if self.ended(CLOSE_SECONDS):
                 return
@@ -9950,7 +9960,7 @@ def _manners(patient: Patient) -> Findings:
         yield "wrong lines", "、".join(silent)
     if patient.reaction(encode(notification_message("notifications/no_such"))):
         yield "notified", ""
-    patient.process.stdin.close()
+    patient.end_input()
     if not patient.ended(CLOSE_SECONDS):
         yield "end", ""
 
