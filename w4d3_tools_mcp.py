@@ -3090,10 +3090,6 @@ class NotesIndex:
         """What was skipped and why, one sentence each."""
         return self._store[1]
 
-    def outline(self) -> list[Note]:
-        """All sections in reading order; of a large folder without their texts."""
-        return self.sections
-
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole day."""
         return [note for note in self.sections if note.level == 0]
@@ -3425,10 +3421,8 @@ class LargeNotesIndex(NotesIndex):
             with contextlib.suppress(OSError):
                 os.remove(self.path + end)
 
-    def _notes(
-        self, condition: str, *values: object, columns: str = NOTE_COLUMNS,
-    ) -> Callable[[Any], list[Note]]:
-        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
+    def _notes(self, condition: str, *values: object) -> Callable[[Any], list[Note]]:
+        query = f"SELECT {NOTE_COLUMNS} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
         return lambda base: [Note(*row) for row in base.execute(query, values)]
 
     @property
@@ -3445,11 +3439,6 @@ class LargeNotesIndex(NotesIndex):
             lambda: super(LargeNotesIndex, self).notices,
         )
         return list(dict.fromkeys([*self._skipped, *found]))
-
-    def outline(self) -> list[Note]:
-        """All sections in reading order, without their texts where these are not in memory."""
-        bare = NOTE_COLUMNS.replace("s.text", "''")
-        return self._ask(self._notes("1", columns=bare), super().outline)
 
     def days(self) -> list[Note]:
         """The files, each as the note of level 0 that stands for the whole."""
@@ -6457,9 +6446,9 @@ class McpServer:
 
     @functools.cached_property
     def outline(self) -> list[Note]:
-        """Every section in reading order; [] if there are no notes."""
+        """Every section in reading order, without its text; [] if there are no notes."""
         try:
-            return self.notes.outline() if self.notes else []
+            return [note._replace(text="") for note in self.notes.sections] if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
             return []
 
