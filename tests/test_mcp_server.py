@@ -533,6 +533,42 @@ def test_progress_strictly_increases_and_keeps_its_token(server, version, token)
     assert all(("message" in params) == (version >= "2025-03-26") for params in sent)
 
 
+def test_asynchronous_tool_reports_and_hears_of_its_cancellation(server):
+    entered, go = threading.Event(), threading.Event()
+
+    async def far(values: list[float]) -> str:
+        """异步报告进度。
+
+        Args:
+            values: 进度，例如 [1, 2]。
+        """
+        for value in values:
+            m.report_progress(value)
+        entered.set()
+        go.wait(5)
+        m.report_progress(99)
+        return "完"
+
+    server.tools.register(far)
+    request = message(
+        "tools/call", {"name": "far", "arguments": {"values": [1, 2]}}, progressToken=1
+    )
+    go.set()
+    sent = server.handle(request)
+    assert [note["params"]["progress"] for note in sent[:-1]] == [0, 1, 2, 99]
+    assert sent[-1]["result"]["content"][0]["text"] == "完"
+    entered.clear()
+    go.clear()
+    sent = []
+    thread = threading.Thread(target=server.begin(request).run, args=(sent.append,))
+    thread.start()
+    assert entered.wait(5)
+    server.handle(cancelled(1))
+    go.set()
+    thread.join(5)
+    assert [note["params"]["progress"] for note in sent] == [0, 1, 2]
+
+
 def test_no_progress_unless_asked_for(server):
     assert "content" in call(server, "steps", {"values": [1, 2]})
 
