@@ -9517,35 +9517,31 @@ def mcp_message_json(message: McpMessage) -> str:
     return json_text({"direction": message.direction, "message": json_value(message.item)})
 
 
+def _chapter(title: str, lesson: str, style: Style) -> list[str]:
+    return [heading(title, style), *wrap(lesson, style.width), ""]
+
+
 def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
     """The lines of the demo: two sessions, then the loop of scenario 1 with the server's tools."""
-    last = False
     for item in mcp_sessions(command):
         if isinstance(item, McpSession):
-            yield heading(item.title, style)
-            yield from wrap(item.lesson, style.width)
-            yield ""
-        elif isinstance(item, ToolRegistry):
+            yield from _chapter(item.title, item.lesson, style)
+        elif isinstance(item, McpMessage):
+            yield from mcp_message_lines(item, style)
+        else:
             yield "两代的差别"
-            yield from ("  " + line for line in table(MCP_DIFFERENCES))
+            for line in table(MCP_DIFFERENCES):
+                yield from wrap(f"  {line}", style.width)
             yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
             yield ""
-            yield heading("第三段  模型通过 MCP 用工具", style)
-            remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
-            yield from wrap(remark, style.width)
-            yield ""
+            lesson = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
+            yield from _chapter("第三段  模型通过 MCP 用工具", lesson, style)
             yield from demo_text(1, item, style)
-            yield ""
-            yield from wrap("这一次调用在管道上是这两条消息：", style.width)
-            yield ""
-            last = True
-        else:
-            yield from mcp_message_lines(item, style)
-    if last:
-        yield from wrap(
-            "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
-            style.width,
-        )
+            yield from ("", "这一次调用在管道上是这两条消息：", "")
+    yield from wrap(
+        "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
+        style.width,
+    )
 
 
 def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
@@ -9553,7 +9549,7 @@ def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
     for item in mcp_sessions(command):
         if isinstance(item, McpMessage):
             yield mcp_message_json(item)
-        elif isinstance(item, ToolRegistry):
+        elif isinstance(item, ToolRegistry):  # its messages follow
             play(SCENARIOS[0], item)
 
 
