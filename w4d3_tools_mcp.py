@@ -6437,13 +6437,8 @@ MODERN, LATEST_LEGACY = REVISIONS["2026-07-28"], REVISIONS["2025-11-25"]
 
 # Fields that older revisions do not know; names of revisions sort by date.
 FIELDS_SINCE = {
-    "annotations": "2025-03-26",
-    "completions": "2025-03-26",
-    "message": "2025-03-26",
-    "title": "2025-06-18",
-    "resource_link": "2025-06-18",
-    "outputSchema": "2025-06-18",
-    "structuredContent": "2025-06-18",
+    **dict.fromkeys(("annotations", "completions", "message"), "2025-03-26"),
+    **dict.fromkeys(("title", "resource_link", "outputSchema", "structuredContent"), "2025-06-18"),
 }
 
 
@@ -6604,6 +6599,14 @@ class Batch:
             emit(replies)
 
 
+def _replies(started: list | Request | Batch) -> list:
+    if isinstance(started, list):
+        return started
+    messages: list = []
+    started.run(messages.append)
+    return messages
+
+
 def _is_enveloped(message: object) -> bool:
     match message:
         case {"params": {"_meta": dict() as meta}}:
@@ -6647,12 +6650,7 @@ class McpServer:
 
     def handle(self, message: object) -> list:
         """All messages that answer this one; slow tools are waited for."""
-        started = self.begin(message)
-        if isinstance(started, list):
-            return started
-        messages: list = []
-        started.run(messages.append)
-        return messages
+        return _replies(self.begin(message))
 
     def begin(self, message: object) -> list[dict] | Request | Batch:
         """The answer, if it is quick; else something whose `run(emit)` the caller owes.
@@ -6683,20 +6681,15 @@ class McpServer:
             raise RpcError(INVALID_REQUEST, reason)
         request = Request(self, message, revision)
         self.open[request.id] = request
-        if row.slow:
-            return request
-        messages: list[dict] = []
-        request.run(messages.append)
-        return messages
+        return request if row.slow else _replies(request)
 
     def _revision_of(self, message: dict) -> Revision:
         """What this request alone says: the modern revision if it has an envelope, else legacy."""
-        params = message.get("params")
-        if not isinstance(params, dict | None):
-            raise RpcError(INVALID_PARAMS, f"params 应该是对象，收到的是 {show(params)}")
-        meta = (params or {}).get("_meta", {})
-        if not isinstance(meta, dict):
-            raise RpcError(INVALID_PARAMS, f"params._meta 应该是对象，收到的是 {show(meta)}")
+        params = {} if message.get("params") is None else message["params"]
+        meta = params.get("_meta", {}) if isinstance(params, dict) else {}
+        for name, value in (("params", params), ("params._meta", meta)):
+            if not isinstance(value, dict):
+                raise RpcError(INVALID_PARAMS, f"{name} 应该是对象，收到的是 {show(value)}")
         if type(meta.get("progressToken", "")) not in (str, int):
             raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
         return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
@@ -6727,7 +6720,7 @@ class McpServer:
 
     @functools.cached_property
     def outline(self) -> list[Note]:
-        """Every section in reading order; [] if there are no notes."""
+        """Every section in reading order, without its text; [] if there are no notes."""
         try:
             return self.notes.outline if self.notes else []
         except ToolError:  # no folder, or nothing in it: then there are no resources
@@ -6744,10 +6737,8 @@ class McpServer:
 
 def _capabilities(server: McpServer, revision: Revision) -> dict:
     """What is really offered: no lists that change, no subscriptions, no log messages."""
-    offered = {"tools": {}}
-    if server.notes:
-        offered |= {"resources": {}, "prompts": {}, "completions": {}}
-    return known_fields(offered, revision)
+    names = ("tools", "resources", "prompts", "completions") if server.notes else ("tools",)
+    return known_fields({name: {} for name in names}, revision)
 
 
 @method("initialize", modern=False)
@@ -6893,11 +6884,9 @@ def _call_tool(server: McpServer, request: Request) -> dict:
 
 
 def _note_name(uri: str) -> str:
-    raw = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]),
-        uri.removeprefix(NOTE_URI).encode("utf-8", "replace"),
-    )
-    return raw.decode("utf-8", "replace")
+    name = uri.removeprefix(NOTE_URI).encode("utf-8", "replace")
+    name = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), name)
+    return name.decode("utf-8", "replace")
 
 
 def _section(server: McpServer, name: str) -> Note | None:
@@ -6925,9 +6914,9 @@ def _list_resources(server: McpServer, request: Request) -> dict:
 @method("resources/templates/list", cacheable=True)
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
-        "uriTemplate": NOTE_TEMPLATE, "name": "note", "title": "讲义的一天或一节",
+        "uriTemplate": NOTE_TEMPLATE, "name": "note", "mimeType": "text/markdown",
+        "title": "讲义的一天或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
-        "mimeType": "text/markdown",
     }
     return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
 
@@ -6946,46 +6935,39 @@ def _read_resource(server: McpServer, request: Request) -> dict:
 
 
 class Prompt(NamedTuple):
-    """A text that a person picks in the host. `write` makes its content blocks from arguments."""
+    """A text that a person picks in the host. `write` makes texts and blocks from arguments."""
 
     title: str
     description: str
     arguments: dict[str, str]  # name → description
-    write: Callable[..., list[dict]]
+    write: Callable[..., list[str | dict]]
     optional: frozenset[str] = frozenset()
 
 
-def _text_block(text: str) -> dict:
-    return {"type": "text", "text": text}
-
-
-def _write_explain(server: McpServer, section: str) -> list[dict]:
+def _write_explain(server: McpServer, section: str) -> list[str | dict]:
     note = server.notes.find(section)
-    return [
-        _text_block(
-            f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
-            "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），"
-            "最后指出一个容易误解的地方。",
-        ),
-        {"type": "resource", "resource": _markdown(note_uri(note.section), note)},
-    ]
+    text = (
+        f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
+        "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），最后指出一个容易误解的地方。"
+    )
+    return [text, {"type": "resource", "resource": _markdown(note_uri(note.section), note)}]
 
 
-def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[dict]:
+def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[str]:
     if count not in map(str, range(1, 21)):
         raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
-    return [_text_block(
+    return [
         f"请围绕“{topic}”考我 {count} 道题。"
         "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；"
         "一次只出一道，等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。",
-    )]
+    ]
 
 
-def _write_find(server: McpServer, topic: str) -> list[dict]:
-    return [_text_block(
+def _write_find(server: McpServer, topic: str) -> list[str]:
+    return [
         f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
         "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。",
-    )]
+    ]
 
 
 _TOPIC = {"topic": "知识点，例如 KV Cache"}
@@ -7003,15 +6985,12 @@ PROMPTS = {
 
 
 def _listed_prompt(name: str) -> dict:
-    prompt = PROMPTS[name]
+    title, description, texts, _, optional = PROMPTS[name]
     arguments = [
-        {"name": argument, "description": text, "required": argument not in prompt.optional}
-        for argument, text in prompt.arguments.items()
+        {"name": argument, "description": text, "required": argument not in optional}
+        for argument, text in texts.items()
     ]
-    return {
-        "name": name, "title": prompt.title, "description": prompt.description,
-        "arguments": arguments,
-    }
+    return {"name": name, "title": title, "description": description, "arguments": arguments}
 
 
 @method("prompts/list", cacheable=True)
@@ -7040,6 +7019,7 @@ def _get_prompt(server: McpServer, request: Request) -> dict:
         blocks = prompt.write(server, **given)
     except ToolError as error:  # no such section, or a bad number: a person can correct it
         raise RpcError(INVALID_PARAMS, str(error)) from None
+    blocks = [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks]
     messages = [{"role": "user", "content": block} for block in blocks]
     return {"description": prompt.description, "messages": messages}
 
@@ -7082,11 +7062,8 @@ def _complete(server: McpServer, request: Request) -> dict:
     choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
     found = [choice for choice in choices if typed in choice.casefold()]
     found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
-    return {
-        "completion": {
-            "values": found[:COMPLETIONS], "total": len(found), "hasMore": len(found) > COMPLETIONS,
-        },
-    }
+    shown, more = found[:COMPLETIONS], len(found) > COMPLETIONS
+    return {"completion": {"values": shown, "total": len(found), "hasMore": more}}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7124,18 +7101,14 @@ def answer_server(message: dict) -> dict | None:
 
 def _block_text(block: object) -> str:
     match block:
+        case {"text": str() as text} | {"resource": {"text": str() as text}}:
+            return text
         case str():  # not in the protocol, but seen
             return block
-        case {"type": "text", "text": str() as text}:
-            return text
-        case {"type": "resource", "resource": {"text": str() as text}}:
-            return text
-        case {"type": "resource_link", "uri": str()}:
-            return ""  # for hosts to open; the text of the result names it
+        case None | {"type": "resource_link", "uri": str()}:  # to open; the text names it
+            return ""
         case {"type": str() as kind, "mimeType": str() as mime}:
             return f"[{kind}：{mime}，这里不显示]"
-        case None:
-            return ""
     return f"[不认识的内容：{show(block)}]"
 
 
@@ -7177,9 +7150,13 @@ _HINT_LABELS = (
 )
 
 
+def as_object(value: object) -> dict:
+    """The value if it is a dict, else {}: what a server sends may be anything."""
+    return value if isinstance(value, dict) else {}
+
+
 def _labels(listed: dict) -> frozenset[str]:
-    hints = listed.get("annotations")
-    hints = hints if isinstance(hints, dict) else {}
+    hints = as_object(listed.get("annotations"))
     labels = {label for hint, default, label in _HINT_LABELS if hints.get(hint, default) is True}
     return frozenset(labels - {"irreversible"} if "read_only" in labels else labels)
 
@@ -7195,18 +7172,14 @@ def _local_schema(schema: object) -> dict:
     """The server's schema where ours can check it, else as much of it as can be checked."""
     if not isinstance(schema, dict):
         return {"type": "object"}
-    whole = {**schema, "type": "object"}
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
-    outline = {
-        "type": "object",
-        "properties": {
-            name: part if isinstance(part, dict) and not check_schema(part) else {}
-            for name, part in properties.items()
-        },
-        "required": [n for n in schema.get("required") or () if isinstance(n, str)],
+    parts = {
+        name: part if isinstance(part, dict) and not check_schema(part) else {}
+        for name, part in as_object(schema.get("properties")).items()
     }
-    candidates = (whole, outline, {"type": "object"})
+    required = schema.get("required")
+    required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
+    outline = {"type": "object", "properties": parts, "required": required}
+    candidates = ({**schema, "type": "object"}, outline, {"type": "object"})
     return next(candidate for candidate in candidates if not check_schema(candidate))
 
 
@@ -7218,15 +7191,14 @@ def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
         client.notices.append(f"工具 {show(remote)} 在这里叫 {name}：模型和主机不接受原来的名字")
     if schema != listed.get("inputSchema"):
         client.notices.append(f"工具 {name} 的参数模式有这里不支持的写法，参数由服务器自己检查")
-    meta = listed.get("_meta")
-    limit = meta.get(LIMIT_KEY) if isinstance(meta, dict) else None
+    limit = as_object(listed.get("_meta")).get(LIMIT_KEY)
     description = str(listed.get("description") or listed.get("title") or f"远程工具 {name}")
     return Tool(
         name, cut(description, DESCRIPTION_LIMIT), schema,
         run=lambda arguments: _run_remote(client, remote, arguments),
         title=str(listed.get("title") or ""), labels=_labels(listed),
         characters=limit if type(limit) is int and limit > 0 else None,
-        output=listed.get("outputSchema") if isinstance(listed.get("outputSchema"), dict) else None,
+        output=as_object(listed.get("outputSchema")) or None,
     )
 
 
@@ -7301,8 +7273,7 @@ class McpClient:
             return False
         if not isinstance(supported, list) or MODERN.name not in supported:
             return False
-        meta = result.get("_meta")
-        self._agreed(MODERN.name, result, meta.get(SERVER_KEY) if isinstance(meta, dict) else None)
+        self._agreed(MODERN.name, result, as_object(result.get("_meta")).get(SERVER_KEY))
         return True
 
     def _initialize(self, version: str) -> None:
@@ -7316,8 +7287,7 @@ class McpClient:
 
     def _agreed(self, revision: str, result: dict, server: object) -> None:
         self.revision = revision
-        self.server = server if isinstance(server, dict) else {}
-        self.capabilities = result.get("capabilities") or {}
+        self.server, self.capabilities = as_object(server), as_object(result.get("capabilities"))
         self.instructions = str(result.get("instructions") or "")
 
     # ── Asking ──
@@ -7329,7 +7299,8 @@ class McpClient:
     def _exchange(self, method: str, params: dict | None, revision: str, seconds: float) -> dict:
         if revision == MODERN.name:
             envelope = {VERSION_KEY: revision, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
-            params = {**(params or {}), "_meta": {**(params or {}).get("_meta", {}), **envelope}}
+            given = params or {}
+            params = {**given, "_meta": {**given.get("_meta", {}), **envelope}}
         message = request_message(next(self._ids), method, params)
         try:
             reply = self._send(message, seconds)
@@ -8577,14 +8548,11 @@ class Relay:
     """
 
     def __init__(self, source, wire: Wire, server: McpServer):
-        import queue
-
         self._lines, self._wire, self._server = read_lines(source), wire, server
         self._lock = threading.Lock()  # around the two fields below
         self._current: Request | Batch | None = None  # what the reading thread runs
         self._late: set[Request | Batch] = set()  # what runs on threads that no longer read
-        self._begun = threading.Event()
-        self._ended, self._nothing = queue.SimpleQueue(), queue.Empty
+        self._begun, self._ended = threading.Event(), threading.Semaphore(0)
 
     def run(self) -> typing.NoReturn:
         """Keep one thread reading. Threads are daemons: a tool may never return."""
@@ -8619,22 +8587,19 @@ class Relay:
 
     def _answer(self, line: bytes | None) -> bool:
         """Answer one line; False if another thread reads by now."""
-        if line is None:
-            text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
-            started = [error_reply(None, RpcError(INVALID_REQUEST, text))]
-        elif line.isspace():
-            return True
-        else:
-            started = self._begin(line)
+        started = self._begin(line)
         if not isinstance(started, list):
             return self._run(started)
         for message in started:
             self._wire.send(message)
         return True
 
-    def _begin(self, line: bytes) -> list[dict] | Request | Batch:
+    def _begin(self, line: bytes | None) -> list[dict] | Request | Batch:
         try:
-            return self._server.begin(decode(line))
+            if line is None:
+                text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
+                raise RpcError(INVALID_REQUEST, text)
+            return [] if line.isspace() else self._server.begin(decode(line))
         except RpcError as error:
             return [error_reply(None, error)]
         except Exception as error:  # a fault of ours, or no memory: the reading must go on
@@ -8650,7 +8615,7 @@ class Relay:
                 self._current = None
                 return True
             self._late.discard(request)
-        self._ended.put(request)
+        self._ended.release()
         return False
 
     def _finish(self) -> typing.NoReturn:
@@ -8662,10 +8627,9 @@ class Relay:
         quiet = 0
         while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
             used = time.process_time()
-            try:
-                self._ended.get(timeout=SLICE_SECONDS)
+            if self._ended.acquire(timeout=SLICE_SECONDS):
                 quiet = 0
-            except self._nothing:
+            else:
                 quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
         sys.stderr.flush()
@@ -8721,12 +8685,12 @@ class StdioServer:
         self.command, self.trace = list(command), trace
         self._env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         self._env.update(env or {})
-        self._lock = threading.Lock()  # around the table of waiting requests, and around writing
+        self._lock = threading.Lock()  # around the table of waiting requests
         self.start()
 
     def start(self) -> None:
         """Start the child. Raises McpError if there is no such program."""
-        import collections
+        import queue
         import shutil
         import subprocess
 
@@ -8741,11 +8705,14 @@ class StdioServer:
             raise McpError(f"没有找到程序 {self.command[0]}，请检查命令和 PATH") from None
         except OSError as error:
             raise McpError(f"无法启动 {self.command[0]}：{error.strerror or error}") from error
-        self._waiting: dict[str, Any] = {}  # id → queue for its reply; None: child gone
+        self._waiting: dict[str, Any] | None = {}  # id → queue for its reply; None: child gone
+        self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
         self.log = collections.deque(maxlen=LOG_LINES)
-        arguments = (self.process, self._waiting, self.log)
-        threading.Thread(target=self._read, args=arguments[:2], daemon=True).start()
-        threading.Thread(target=self._read_log, args=arguments[::2], daemon=True).start()
+        work = {
+            self._write_lines: self._lines, self._read: self._waiting, self._read_log: self.log,
+        }
+        for each, place in work.items():
+            threading.Thread(target=each, args=(self.process, place), daemon=True).start()
 
     def restart(self) -> None:
         """End the child, however it is, and start a new one."""
@@ -8770,15 +8737,13 @@ class StdioServer:
             return None
         key, box = str(message["id"]), queue.SimpleQueue()  # str: some servers answer "1" for 1
         with self._lock:
-            self._waiting[key] = box
+            if self._waiting is not None:
+                self._waiting[key] = box
+        self._write(message)
         try:
-            self._write(message)
             reply = box.get(timeout=seconds)
         except queue.Empty:
             raise ServerSilentError(f"服务器 {seconds:g} 秒没有回答 {message['method']}") from None
-        finally:
-            with self._lock:
-                self._waiting.pop(key, None)
         if reply is None:
             raise self.gone()
         return reply
@@ -8793,13 +8758,23 @@ class StdioServer:
         self.write(encode(message))
 
     def write(self, line: bytes) -> None:
-        """Write bytes as they are. Raises ServerGoneError when nobody reads them."""
-        try:
-            with self._lock:
+        """Write bytes as they are; another thread does it, for a stuck child reads nothing.
+
+        Raises ServerGoneError when the child has ended.
+        """
+        if self._waiting is None:
+            raise self.gone()
+        self._lines.put(line)
+
+    def end_input(self) -> None:
+        """Close the child's input once everything is written; that asks it to end."""
+        self._lines.put(None)
+
+    def _write_lines(self, process, lines) -> None:
+        with process.stdin, contextlib.suppress(OSError):
+            for line in iter(lines.get, None):
                 while line:
-                    line = line[self.process.stdin.write(line):]
-        except (OSError, ValueError):  # ValueError: closed by us
-            raise self.gone() from None
+                    line = line[process.stdin.write(line):]
 
     def _read(self, process, waiting: dict) -> None:
         lines = io.BufferedReader(process.stdout)
@@ -8808,8 +8783,8 @@ class StdioServer:
                 if line is None or not line.isspace():
                     self._receive(line, waiting)
         with self._lock:
-            with contextlib.suppress(OSError):
-                process.stdin.close()  # whoever writes from now on learns at once
+            if self._waiting is waiting:  # not the table of a child that came after
+                self._waiting = None
             for box in waiting.values():
                 box.put(None)
 
@@ -8825,7 +8800,7 @@ class StdioServer:
         if kind == "request":
             with contextlib.suppress(McpError):
                 self._write(answer_server(message))
-        elif kind == "response" and (box := waiting.get(str(message.get("id")))):
+        elif kind == "response" and (box := waiting.pop(str(message.get("id")), None)):
             box.put(message)
 
     def _read_log(self, process, log) -> None:
@@ -8848,8 +8823,7 @@ class StdioServer:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
         import signal
 
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
+        self.end_input()
         for name in ("SIGTERM", "SIGKILL"):
             if self.ended(CLOSE_SECONDS):
                 return
@@ -9831,35 +9805,31 @@ def mcp_message_json(message: McpMessage) -> str:
     return json_text({"direction": message.direction, "message": json_value(message.item)})
 
 
+def _chapter(title: str, lesson: str, style: Style) -> list[str]:
+    return [heading(title, style), *wrap(lesson, style.width), ""]
+
+
 def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
     """The lines of the demo: two sessions, then the loop of scenario 1 with the server's tools."""
-    last = False
     for item in mcp_sessions(command):
         if isinstance(item, McpSession):
-            yield heading(item.title, style)
-            yield from wrap(item.lesson, style.width)
-            yield ""
-        elif isinstance(item, ToolRegistry):
+            yield from _chapter(item.title, item.lesson, style)
+        elif isinstance(item, McpMessage):
+            yield from mcp_message_lines(item, style)
+        else:
             yield "两代的差别"
-            yield from ("  " + line for line in table(MCP_DIFFERENCES))
+            for line in table(MCP_DIFFERENCES):
+                yield from wrap(f"  {line}", style.width)
             yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
             yield ""
-            yield heading("第三段  模型通过 MCP 用工具", style)
-            remark = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
-            yield from wrap(remark, style.width)
-            yield ""
+            lesson = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
+            yield from _chapter("第三段  模型通过 MCP 用工具", lesson, style)
             yield from demo_text(1, item, style)
-            yield ""
-            yield from wrap("这一次调用在管道上是这两条消息：", style.width)
-            yield ""
-            last = True
-        else:
-            yield from mcp_message_lines(item, style)
-    if last:
-        yield from wrap(
-            "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
-            style.width,
-        )
+            yield from ("", "这一次调用在管道上是这两条消息：", "")
+    yield from wrap(
+        "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
+        style.width,
+    )
 
 
 def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
@@ -9867,7 +9837,7 @@ def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
     for item in mcp_sessions(command):
         if isinstance(item, McpMessage):
             yield mcp_message_json(item)
-        elif isinstance(item, ToolRegistry):
+        elif isinstance(item, ToolRegistry):  # its messages follow
             play(SCENARIOS[0], item)
 
 
@@ -10091,7 +10061,7 @@ def _in_lines(lines: Sequence[bytes | None]) -> Findings:
 
 
 def _in_schema(schema: object) -> Iterator[str]:
-    schema = schema if isinstance(schema, dict) else {}
+    schema = as_object(schema)
     parts = schema.get("properties", {})
     tests = {
         "root": schema.get("type") != "object",
@@ -10204,8 +10174,7 @@ def _opening(patient: Patient) -> Findings:
 
 def _offers(patient: Patient) -> Findings:
     """The four lists with all their pages; the tools are kept for calling."""
-    offered = patient.about.get("capabilities")
-    offered = offered if isinstance(offered, dict) else {}
+    offered = as_object(patient.about.get("capabilities"))
     for capability, method, key, _ in _OFFERS:
         params, cursors = None, set()
         for _ in range(MOST_PAGES):
@@ -10264,7 +10233,7 @@ def _manners(patient: Patient) -> Findings:
         yield "wrong lines", "、".join(silent)
     if patient.reaction(encode(notification_message("notifications/no_such"))):
         yield "notified", ""
-    patient.process.stdin.close()
+    patient.end_input()
     if not patient.ended(CLOSE_SECONDS):
         yield "end", ""
 

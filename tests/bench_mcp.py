@@ -1,7 +1,9 @@
-"""The MCP server beside a bare loop of thirty lines: start, calls a second, memory, end.
+"""The MCP server beside a bare loop of 20 lines and, where it is installed, mcp 2.3.0.
 
-Both are real child processes on real pipes, in turn, in one run; the figures to compare are the
-ratios. `cached` is our server started as a module, so that Python keeps its bytecode.
+    python tests/bench_mcp.py [ROUNDS]
+
+Each round runs them one after the other; the ratios of medians hold on a busy machine, absolute
+times do not. "ours" is started as `--mcp-config` prints it, "script" as a plain script.
 """
 
 import json
@@ -9,109 +11,138 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUNDS, CALLS = 5, 2000
-ARGUMENTS = {"num_layers": 32, "num_kv_heads": 8, "head_dim": 128, "seq_len": 8192, "batch_size": 4}
-HELLO = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "bench", "version": "0"},
-}
+sys.path.insert(0, str(ROOT))
+
+import w4d3_tools_mcp as m  # noqa: E402
 
 BARE = """
 import json, sys
-def kv_cache(a):
-    per_token = 2 * a["num_layers"] * a["num_kv_heads"] * a["head_dim"] * 2
-    size = per_token * a["seq_len"] * a["batch_size"]
-    return {"bytes": size, "GiB": size / 2**30, "per_token_KiB": per_token / 1024}
-def answer(message):
-    if message["method"] == "initialize":
-        return {"protocolVersion": message["params"]["protocolVersion"],
-                "capabilities": {"tools": {}}, "serverInfo": {"name": "bare", "version": "0"}}
-    value = kv_cache(message["params"]["arguments"])
-    return {"content": [{"type": "text", "text": json.dumps(value)}], "structuredContent": value}
-for line in sys.stdin:
+def size(a):
+    n = 4 * a["num_layers"] * a["num_kv_heads"] * a["head_dim"] * a["seq_len"] * a["batch_size"]
+    return {"bytes": n, "GiB": n / 2**30}
+for line in sys.stdin.buffer:
     message = json.loads(line)
-    reply = {"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}
-    sys.stdout.write(json.dumps(reply) + "\\n")
-    sys.stdout.flush()
+    if "id" not in message:
+        continue
+    method, params = message["method"], message.get("params") or {}
+    result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "bare"}}
+    if method == "tools/call":
+        value = size(params["arguments"])
+        block = {"type": "text", "text": json.dumps(value)}
+        result = {"content": [block], "isError": False, "structuredContent": value}
+    reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+    sys.stdout.buffer.write(json.dumps(reply).encode() + b"\\n")
+    sys.stdout.buffer.flush()
 """
-
-SERVERS = {
-    "bare": [sys.executable, "-c", BARE],
-    "ours": [sys.executable, str(ROOT / "w4d3_tools_mcp.py"), "--mcp-server"],
-    "cached": [sys.executable, "-m", "w4d3_tools_mcp", "--mcp-server"],
-}
+OFFICIAL = """
+from mcp.server import MCPServer
+app = MCPServer("official")
+@app.tool()
+def kv_cache_gib(
+    num_layers: int, num_kv_heads: int, head_dim: int, seq_len: int, batch_size: int
+) -> dict:
+    n = 4 * num_layers * num_kv_heads * head_dim * seq_len * batch_size
+    return {"bytes": n, "GiB": n / 2**30}
+app.run("stdio")
+"""
+KV = {"num_layers": 32, "num_kv_heads": 8, "head_dim": 128, "seq_len": 8192, "batch_size": 4}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": m.CLIENT_INFO}
+CALLS = 2000
+GOALS = ("<= 1.6", ">= 0.40", ">= 0.35", "<= 24 MB", "<= 150 ms")
 
 
 def line(id, method, params):
-    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + "\n"
+    return m.encode(m.request_message(id, method, params))
 
 
-def tool_call(id):
-    return line(id, "tools/call", {"name": "kv_cache_gib", "arguments": ARGUMENTS}).encode()
-
-
-def peak_megabytes(pid):
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        return float("nan")
-    found = [row.split()[1] for row in status.read_text().splitlines() if row.startswith("VmHWM")]
-    return int(found[0]) / 1024
-
-
-def visit(command):
-    """One life of one server: {figure: value}."""
+def measured(command):
+    """[ms to the first answer, calls/s in turn, calls/s pipelined, peak MB, ms to end]."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     begin = time.perf_counter()
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-    server.stdin.write(line(0, "initialize", HELLO).encode())
-    server.stdin.flush()
-    assert b'"result"' in server.stdout.readline()
-    figures = {"start, ms": (time.perf_counter() - begin) * 1e3}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
+    )
+    out = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
 
+    def ask(data):
+        process.stdin.write(data)
+        out.readline()
+
+    ask(line(0, "initialize", HELLO))
+    first = time.perf_counter() - begin
+    process.stdin.write(m.encode(m.notification_message("notifications/initialized")))
+    calls = [
+        line(id, "tools/call", {"name": "kv_cache_gib", "arguments": KV})
+        for id in range(1, CALLS + 1)
+    ]
     begin = time.perf_counter()
-    for number in range(1, CALLS):
-        server.stdin.write(tool_call(number))
-        server.stdin.flush()
-        assert b"4294967296" in server.stdout.readline()
-    figures["calls one by one, per s"] = CALLS / (time.perf_counter() - begin)
-
-    batch = b"".join(map(tool_call, range(CALLS, 2 * CALLS)))
+    for data in calls:
+        ask(data)
+    alone = CALLS / (time.perf_counter() - begin)
     begin = time.perf_counter()
-    feeder = threading.Thread(target=lambda: (server.stdin.write(batch), server.stdin.flush()))
-    feeder.start()
-    for _ in range(CALLS):
-        assert b"4294967296" in server.stdout.readline()
-    figures["calls at once, per s"] = CALLS / (time.perf_counter() - begin)
-    feeder.join()
-
-    figures["peak memory, MB"] = peak_megabytes(server.pid)
+    threading.Thread(target=send_all, args=(process.stdin, b"".join(calls))).start()
+    for _ in calls:
+        out.readline()
+    piped = CALLS / (time.perf_counter() - begin)
+    status = Path(f"/proc/{process.pid}/status")
+    peak = next(int(x.split()[1]) for x in status.open() if x.startswith("VmHWM")) / 1024
     begin = time.perf_counter()
-    server.stdin.close()
-    server.wait()
-    figures["end after EOF, ms"] = (time.perf_counter() - begin) * 1e3
-    server.stdout.close()
-    return figures
+    process.stdin.close()
+    process.wait()
+    return [first * 1e3, alone, piped, peak, (time.perf_counter() - begin) * 1e3]
 
 
-def main():
-    os.chdir(ROOT)
-    for command in SERVERS.values():
-        visit(command)  # bytecode and disk cache are warm from here on
-    lives = {name: [] for name in SERVERS}
-    for _ in range(ROUNDS):
-        for name, command in SERVERS.items():
-            lives[name].append(visit(command))
-    print(f"{'':26}" + "".join(f"{name:>22}" for name in SERVERS))
-    for figure in lives["bare"][0]:
-        medians = {n: statistics.median(life[figure] for life in lives[n]) for n in SERVERS}
-        cells = (f"{m:.1f} (x {m / medians['bare']:.2f})" for m in medians.values())
-        print(f"{figure:26}" + "".join(f"{cell:>22}" for cell in cells))
+def send_all(pipe, data):
+    while data:
+        data = data[pipe.write(data) :]
+
+
+def official_python():
+    """An interpreter that has mcp 2.3.0, or None."""
+    for python in (sys.executable, ROOT / ".peers/v2/bin/python"):
+        if Path(python).exists():
+            code = "import sys; from mcp.server import MCPServer"
+            if not subprocess.run([python, "-c", code], capture_output=True).returncode:
+                return str(python)
+    return None
+
+
+def main(rounds):
+    with tempfile.TemporaryDirectory() as folder:
+        bare, official = Path(folder, "bare.py"), Path(folder, "official.py")
+        bare.write_text(BARE, "utf-8")
+        official.write_text(OFFICIAL, "utf-8")
+        commands = {
+            "bare": [sys.executable, str(bare)],
+            "ours": m.our_server(None),
+            "script": [sys.executable, m.__file__, "--mcp-server"],
+        }
+        if python := official_python():
+            commands["mcp 2.3.0"] = [python, str(official)]
+        else:
+            print("mcp 2.3.0 is not installed: its row is left out")
+        runs = {name: [] for name in commands}
+        for _ in range(rounds):
+            for name, command in commands.items():
+                runs[name].append(measured(command))
+    medians = {name: [*map(statistics.median, zip(*rows))] for name, rows in runs.items()}
+    table = [("", "first answer ms", "calls/s in turn", "pipelined", "peak MB", "end ms")]
+    for name, values in medians.items():
+        shown = [f"{value:.0f} ({value / b:.2f})" for value, b in zip(values, medians["bare"])]
+        table.append((name, *shown))
+    table.append(("goal of ours", *GOALS))
+    print(
+        f"Python {sys.version.split()[0]}, {os.cpu_count()} cores; in brackets: times the bare loop"
+    )
+    print("\n".join(m.table(table, right=range(1, 6))))
+    print(json.dumps(medians))
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -442,6 +442,17 @@ def test_client_survives(tmp_path, name):
         assert client.tools().call(m.ToolCall("1", "t", {})).text.startswith("ok")
 
 
+def test_server_that_reads_nothing_is_silent_too(tmp_path):
+    """A request larger than the pipe: the time limit holds for writing as well."""
+    body = "def before(message):\n    while message['method'] == 'tools/call': time.sleep(60)"
+    with m.StdioServer(fake(tmp_path, body)) as server:
+        client = m.McpClient(server.send, seconds=20).connect()
+        client.seconds = 0.3
+        for _ in range(2):
+            with pytest.raises(m.ServerSilentError):
+                client.call_tool("t", {"text": "x" * 3_000_000})
+
+
 def test_silent_server_costs_the_probe_time_only(tmp_path):
     body = "def before(message):\n    while message['method'] == 'server/discover': time.sleep(60)"
     with m.StdioServer(fake(tmp_path, body)) as server:

@@ -525,7 +525,9 @@ def test_missing_descriptors_do_no_harm(closed):
         input=as_line(initialize()),
         capture_output=True,
     )
-    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    if closed != ">&-":  # without an output there is nobody to serve: it may say so and end
+        assert done.returncode == 0
     if closed == "2>&-":
         assert json.loads(done.stdout)["id"] == 0
 
