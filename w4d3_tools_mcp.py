@@ -2643,8 +2643,9 @@ MISREAD = (
     # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
     (r"(?s)^(?![+-]?(?:\d%|\d+ % )-(?!1$)\d+$).*(?:%\s*[-+]|[\w)]%\s)", PERCENT),
     (r"\d,\s*0\d\d(?!\d)", SEPARATED),
-    # Only what needs two arguments has one reading: pow(2,100), but not max(2,100).
-    (r"(?<![\w.])(?<!pow\()(?<!comb\()(?<!fmod\()(?<!atan2\()[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
+    # A function of one number, or commas with and without a blank: max(1,234, 5).
+    (r"\b(?:round|perm|int|abs|sqrt|float)\([1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
+    (r"(?s)^(?=.*,\s).*(?<![\w.])[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
     (r"[\w)]!=", "5!=120 有两种读法：不等于写 5 != 120，阶乘写 factorial(5) == 120"),
     (r"\d(?:and|else|for|if|in|is|not|or)\b", "只支持算术、比较和函数"),
 )
@@ -3659,6 +3660,16 @@ class LargeNotesIndex(NotesIndex):
         super().__init__(folder, **options)
         self.cache, self.large, self.progress = cache, large, progress
         self._store: NotesInStore | None = None
+
+    def close(self) -> None:
+        """Let go of the index file; the next search opens it again."""
+        if self._store is not None:
+            self._store.base.close()
+            self._store = None
+
+    def __del__(self):
+        with contextlib.suppress(AttributeError):  # it was never quite made
+            self.close()
 
     @functools.cached_property
     def path(self) -> str:
@@ -6208,7 +6219,7 @@ def run_tool_loop(
         finally:
             for job in jobs:
                 job.finish(ToolResult(INTERRUPTED, "cancelled"))
-                job.message["content"] = job.result.text
+                job.message.update(tool_message(job.call, job.result))
         memory.ran += [job for job in waiting if job.started]
         if reason:
             yield Finished(text, reason, usage, number)
@@ -9707,20 +9718,9 @@ MCP_DIFFERENCES = (
 )
 
 
-# Python keeps the compiled code of what is imported, but not of a script. Imported, this file is a
-# server in a third of the time and in half the memory. The folder takes the place of the current
-# one in the path, as for a script, so that no file there is taken for a module of ours.
-IMPORTED = (
-    "import os, sys; del sys.argv[0]; sys.path[0] = os.path.dirname(sys.argv[0]); "
-    "import w4d3_tools_mcp; sys.exit(w4d3_tools_mcp.main())"
-)
-
-
 def our_server(args) -> list[str]:
     """The command that starts this file as a server, with the tools and notes of these flags."""
-    script = os.path.abspath(__file__)
-    renamed = os.path.basename(script) != "w4d3_tools_mcp.py"
-    command = [sys.executable, *([] if renamed else ["-c", IMPORTED]), script, "--mcp-server"]
+    command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
     for path in getattr(args, "tools", None) or ():
         command += ["--tools", os.path.abspath(path)]
     if getattr(args, "notes", None):
@@ -10377,9 +10377,6 @@ def mcp_config_text(name: str, command: Sequence[str], style: Style) -> Iterator
     yield "写进这个文件："
     yield from ("  " + line for line in table(host.places))
     yield host.hint
-    if "-c" in command:
-        hint = "-c 后面那一段只为启动快（用上编译好的缓存），去掉 -c 和它也能用。"
-        yield from wrap(hint, style.width)
 
 
 def claude_config_path() -> str:
@@ -10594,7 +10591,7 @@ def _check_paths(args) -> None:
         raise UsageError(f"--notes {said(args.notes)}：{reason}")
 
 
-def chosen_notes(args) -> NotesIndex:
+def chosen_notes(args, **options: Any) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
     def progress(done: int, total: int) -> None:
         if total > PROGRESS_STEP:  # fewer files take no time
@@ -10603,7 +10600,7 @@ def chosen_notes(args) -> NotesIndex:
     if not args.notes:
         return NotesIndex(NOTES_FOLDER)
     cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
-    return LargeNotesIndex(args.notes, cache, progress=progress)
+    return LargeNotesIndex(args.notes, cache, progress=progress, **options)
 
 
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:

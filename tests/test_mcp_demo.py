@@ -188,7 +188,7 @@ def test_printed_command_finds_this_file_and_its_notes_from_any_folder(tmp_path,
     ).stdout.decode("utf-8")
     block = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     entry = block["mcpServers"]["cme295-notes"]
-    assert str(script) in entry["args"] and ("-c" in entry["args"]) == (kept != "renamed")
+    assert entry["args"][:2] == [str(script), "--mcp-server"]
     if kept == "read-only":
         home.chmod(0o500)
     variables = {"PYTHONDONTWRITEBYTECODE": "1"} if kept == "no cache" else {}

@@ -943,9 +943,9 @@ class Counting(m.LargeNotesIndex):
     used = reads = 0
 
     def __getattribute__(self, name):
-        if name in ("sections", "search", "find"):
+        if name in ("outline", "sections", "search", "find"):
             self.used += 1
-            self.reads += name == "sections"
+            self.reads += name in ("outline", "sections")
         return super().__getattribute__(name)
 
 
