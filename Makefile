@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 MAIN   := w4d3_tools_mcp.py
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo lint golden map peers interop bench bench-mcp bench-router bench-notes bench-ask clean
+.PHONY: help test test-core check demo lint golden map peers interop bench bench-mcp bench-router bench-notes bench-ask clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,6 +17,12 @@ $(VENV)/ready: tests/requirements.txt
 
 test: $(VENV)/ready ## set up .venv and run every test
 	$(PY) -m pytest
+
+# Without the files that start hundreds of processes, and without the numpy script.
+APART := command_line ask readme mcp_doctor mcp_peers peer_llmock checks checks_product
+
+test-core: $(VENV)/ready ## the tests of the sections and the transcripts, in about a minute
+	$(PY) -m pytest $(APART:%=--ignore=tests/test_%.py)
 
 demo: ## the offline demos
 	@$(PYTHON) $(MAIN) --demo

@@ -2179,12 +2179,17 @@ def _whole(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def json_value(value: object) -> object:
-    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
+def _short_repr(value: object) -> str:
     from reprlib import Repr  # bounded, and safe for a broken __repr__
 
-    short, left = Repr(), iter(range(STREAM_ITEMS))  # left for all generators: they may nest
+    short = Repr()
     short.maxother = RESULT_CHARACTERS
+    return _whole(short.repr(value))
+
+
+def json_value(value: object) -> object:
+    """Any Python value as a JSON value: what JSON cannot say is named in a string."""
+    left = iter(range(STREAM_ITEMS))  # for all generators: they may nest
 
     def named(odd: object) -> object:
         if isinstance(odd, str):
@@ -2194,7 +2199,7 @@ def json_value(value: object) -> object:
         if isinstance(odd, int):  # with more digits than Python writes
             return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
         if not isinstance(odd, Iterator):
-            return _whole(short.repr(odd))
+            return _short_repr(odd)
         items = []
         for item in odd:
             if next(left, None) is None:
@@ -2206,9 +2211,12 @@ def json_value(value: object) -> object:
     return plain(value, other=named)
 
 
+_json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
 def json_text(value: object) -> str:
     """Strict one-line JSON of a JSON value, Chinese left readable."""
-    return _whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    return _whole(_json_text(value))
 
 
 def cut(text: str, limit: int | None) -> str:
