@@ -94,7 +94,10 @@ def pair(what, goal, ours, other_name, other, times):
 
 
 def process(code):
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    """Run code in a new interpreter; what it imports may keep its bytecode, as for any user."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 def peak_megabytes(arguments):
