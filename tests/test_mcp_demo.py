@@ -129,8 +129,9 @@ def test_toml_block_survives_windows_paths():
 
 
 def test_printed_command_is_absolute_and_starts_a_server():
-    _, out, _ = run("--mcp-config", "claude", "--notes", ".")
-    block = json.loads(out[out.index("{") : out.rindex("}") + 1])["mcpServers"]["cme295-notes"]
+    _, out, err = run("--mcp-config", "claude", "--notes", ".")
+    block = json.loads(out)["mcpServers"]["cme295-notes"]  # `> mcp.json` gives a whole file
+    assert "写进这个文件" in err
     assert os.path.isabs(block["command"]) and m.__file__ in block["args"]
     assert os.path.isabs(block["args"][block["args"].index("--notes") + 1])
     with m.StdioServer([block["command"], *block["args"]]) as server:
@@ -186,8 +187,7 @@ def test_printed_command_finds_this_file_and_its_notes_from_any_folder(tmp_path,
         capture_output=True,
         cwd=elsewhere,
     ).stdout.decode("utf-8")
-    block = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
-    entry = block["mcpServers"]["cme295-notes"]
+    entry = json.loads(printed)["mcpServers"]["cme295-notes"]
     assert entry["args"][:2] == [str(script), "--mcp-server"]
     if kept == "read-only":
         home.chmod(0o500)
