@@ -46,7 +46,7 @@ Map. A section refers only to sections above it; `grep -n '^# §'` prints this l
 that answers. §15 knows messages, not pipes. §18 knows pipes, not methods. §21 knows everything and
 decides nothing.
 
-How to read it: the first half of the lecture is §1, §4, §12, §13, about 800 lines; take §2 and §3
+How to read it: the first half of the lecture is §1, §4, §12, §13, about 900 lines; take §2 and §3
 when you want to know how a schema is made and how arguments are checked. The rest can wait.
 
 Extend it in one place: a tool is one function (§7, or your own file with --tools), a schema keyword
@@ -9276,7 +9276,7 @@ def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
     few = schema_characters(routed.tool for routed in picked)
     yield ""
     yield from wrap(
-        f"提供 {len(picked)} 个而不是 {len(router.tools)} 个：模式（schema）文本从 {everything:,} 个字符"
+        f"只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
         f"降到 {few:,} 个，每次请求省 {1 - few / everything:.0%}。", style.width,
     )
 
@@ -10678,7 +10678,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
-        hint = f"\n参数的写法：--schema {name}" if result.status == "bad_arguments" else ""
+        hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
         raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}{hint}")
     yield result.text
 
