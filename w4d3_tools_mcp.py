@@ -2264,8 +2264,11 @@ class Tool(NamedTuple):
         try:
             return cls(**{**own, **getattr(fn, "tool", {}), **options})
         except TypeError as error:
-            fields = "、".join(cls._fields)
-            raise SchemaError(f"工具 {read.name} 的选项不对，可用的有 {fields}") from error
+            given = getattr(fn, "tool", {})
+            names = {*options, *map(str, given if isinstance(given, dict) else ())}
+            fields, wrong = "、".join(cls._fields), sorted(names - {*cls._fields})
+            what = f"没有选项 {'、'.join(wrong)}" if wrong else "的选项不对"
+            raise SchemaError(f"工具 {read.name} {what}，可用的有 {fields}") from error
 
     @property
     def acts(self) -> bool:
@@ -2289,7 +2292,8 @@ _TOOL_RULES = (
     ("run", callable, "run 应该是函数"),
     ("title", lambda v: isinstance(v, str), "title 应该是文字"),
     ("labels", lambda v: isinstance(v, (set, frozenset, list, tuple))
-     and all(label in list(LABELS) for label in v), f"标签 labels 只能取 {'、'.join(LABELS)}"),
+     and all(label in list(LABELS) for label in v),
+     f"标签 labels 要写成集合，如 {{\"private\"}}，里面只能有 {'、'.join(LABELS)}"),
     ("output", lambda v: isinstance(v, (dict, type(None))), "output 应该是 JSON Schema 或 None"),
 )
 
@@ -2508,6 +2512,8 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
 
 def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
     kinds = schema.get("type", ())
+    if not schema.keys() - {"description", "default", "title", "examples"}:
+        yield "没有类型，请写类型标注，例如 n: int", "没有类型就什么值都放行，错的会一直走进函数里"
     if not text:
         yield "没有说明", "模型只能猜这个参数填什么"
     elif "enum" in schema or kinds == "boolean":
@@ -3142,7 +3148,7 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
 def check_notes_folder(folder: str) -> None:
     """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
     if not os.path.isdir(folder):
-        raise ToolError("没有找到笔记文件夹，请把 notes 放到脚本旁边，或用 --notes DIR 指定放 .md 文件的文件夹")
+        raise ToolError("没有找到笔记文件夹，请把 notes 放到脚本旁边，或用 --notes DIR 指定一个")
 
 
 def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]]:
@@ -10679,7 +10685,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
-        raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}{hint}")
+        raise ToolError(result.text + hint)
     yield result.text
 
 

@@ -320,7 +320,7 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["calculator", '{"expression": "17*23+4"}'], 0, "395"),
         (["search_notes", '{"query": "GRPO", "top_k": 1}'], 0, "Week 3 Day 3"),
         (["kv_cache_gib", '{"num_layers": "8k"}'], 1, '收到的是 "8k"'),
-        (["calculator", "{oops"], 1, "参数不合格"),
+        (["calculator", "{oops"], 1, "参数不是合法的 JSON"),
         (["calculator"], 1, "缺少必填参数 expression"),
         (["calculator"], 1, "参数的写法：--schema calculator"),
         (["calculator", '{"expression": "1/0"}'], 1, "除以零"),
