@@ -6418,6 +6418,10 @@ INSTRUCTIONS = (
     "先用 search_notes 查，再用 read_note 读原文，回答时写出章节编号；"
     "KV Cache 显存用 kv_cache_gib，其他算式用 calculator，不要心算。全部工具只读，不联网。"
 )
+OWN_INSTRUCTIONS = (  # for a user's own notes or tools: nothing is known of their subject
+    "用户自己的笔记和工具。答案可能写在笔记里时，先用 search_notes 查，再用 read_note 读原文，"
+    "回答时写出是哪一节；算式用 calculator，不要心算。"
+)
 PAGE_ITEMS = 50  # entries in one page of a list
 COMPLETIONS = 100  # values in one completion; the protocol allows no more
 MCP_RESULT_CHARACTERS = 20_000  # of one tool result; desktop hosts refuse results near 1 MiB
@@ -6661,6 +6665,7 @@ class McpServer:
         self, tools: ToolRegistry, notes: NotesIndex | None = None, *, page_items: int = PAGE_ITEMS,
     ):
         self.tools, self.notes, self.page_items = tools, notes, page_items
+        self.instructions = INSTRUCTIONS
         self.info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": VERSION}
         self.negotiated = LATEST_LEGACY  # what messages without an envelope mean, until agreed
         self.open: dict[int | str, Request] = {}  # requests without a reply so far, by id
@@ -6767,7 +6772,7 @@ def _initialize(server: McpServer, request: Request) -> dict:
         "protocolVersion": server.negotiated.name,
         "capabilities": _capabilities(server, server.negotiated),
         "serverInfo": known_fields(server.info, server.negotiated),
-        "instructions": INSTRUCTIONS,
+        "instructions": server.instructions,
     }
 
 
@@ -6777,7 +6782,7 @@ def _discover(server: McpServer, request: Request) -> dict:
     return {
         "supportedVersions": list(REVISIONS),
         "capabilities": _capabilities(server, request.revision),
-        "instructions": INSTRUCTIONS,
+        "instructions": server.instructions,
     }
 
 
@@ -9065,8 +9070,7 @@ def _sections_answer(messages: list[dict]) -> Turn:
 
 
 def _failed_answer(messages: list[dict]) -> Turn:
-    reason = last_result(messages)
-    return Turn(f"GPU 监控没有查到，工具报错：{reason}。我不会编一个数字；请稍后再试。")
+    return Turn(f"没有查到，工具报错：{last_result(messages)}。我不会编一个数字；请稍后再试。")
 
 
 WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**10"}}</tool_call>'
@@ -9330,11 +9334,9 @@ def few_or_all_text(router: ToolRouter, style: Style) -> Iterator[str]:
         *_, end = run_tool_loop(model, tools, opening(KV_QUESTION))
         sent = len(model.asked) * schema_characters(tools)
         names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
-        yield ""
         yield from wrap(
-            f"带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
-            f"共发送模式文本 {sent:,} 个字符。",
-            style.width,
+            f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
+            f"共发送模式文本 {sent:,} 个字符。", style.width,
         )
         yield from wrap(f"答：{end.text}", style.width)
 
@@ -9964,7 +9966,6 @@ FAULTS = {
     "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
     "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
 }
-
 SOUND = f"没有发现问题（查了 {len(FAULTS)} 种）。"
 
 WRONG_LINES = {
@@ -10732,7 +10733,9 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
 
     def make_server() -> McpServer:
         notes = chosen_notes(args)
-        return McpServer(chosen_tools(args, notes), notes)
+        server = McpServer(chosen_tools(args, notes), notes)
+        server.instructions = OWN_INSTRUCTIONS if args.notes or args.tools else INSTRUCTIONS
+        return server
 
     mcp_serve(make_server)
 
@@ -11167,11 +11170,8 @@ def full_help(style: Style) -> Iterator[str]:
     for arguments, purpose in EXAMPLES:
         yield f"  # {purpose}"
         yield f"  python3 w4d3_tools_mcp.py {arguments}"
-    yield ""
-    yield from wrap(
-        "退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。"
-        f"设 {DEBUG_VARIABLE}=1 看堆栈。", width,
-    )
+    codes = "0 成功，1 失败，2 命令写错，130 按了 Ctrl-C"
+    yield from wrap(f"\n退出码：{codes}。设 {DEBUG_VARIABLE}=1 看堆栈。", width)
 
 
 # --- the command line → one command and its flags ---
@@ -11186,7 +11186,8 @@ def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> di
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                near = closest(flag, [*rows, "--help", "--version"]) if word[:1] == "-" else None
+                dashed = flag if flag[:1] == "-" else f"--{flag}"
+                near = closest(dashed, [*rows, "--help", "--version"])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
                 raise UsageError(f"不认识 {said(word)}，{hint}")
             given[command].append(word)

@@ -77,6 +77,8 @@ def text(raw):
         (["--ask", "x", "--timeout", "nan"], "--timeout 要大于 0 的数"),
         (["--schema", "--", "x"], "-- 后面的命令 要和 --mcp-demo"),
         (["--hlep"], "是不是想写 --help"),
+        (["demo"], "是不是想写 --demo"),
+        (["help"], "是不是想写 --help"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments, said):
@@ -320,7 +322,7 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["calculator", '{"expression": "17*23+4"}'], 0, "395"),
         (["search_notes", '{"query": "GRPO", "top_k": 1}'], 0, "Week 3 Day 3"),
         (["kv_cache_gib", '{"num_layers": "8k"}'], 1, '收到的是 "8k"'),
-        (["calculator", "{oops"], 1, "参数不是合法的 JSON"),
+        (["calculator", "{oops"], 1, "（参数的写法：--schema calculator）"),
         (["calculator"], 1, "缺少必填参数 expression"),
         (["calculator"], 1, "参数的写法：--schema calculator"),
         (["calculator", '{"expression": "1/0"}'], 1, "除以零"),

@@ -11,6 +11,7 @@ import pytest
 import w4d3_tools_mcp as m
 
 STYLE = m.Style()
+WEAK_TOOLS = os.path.join(os.path.dirname(__file__), "data", "weak_tools.py")
 
 
 def run(*arguments):
@@ -136,6 +137,13 @@ def test_printed_command_is_absolute_and_starts_a_server():
     assert os.path.isabs(block["args"][block["args"].index("--notes") + 1])
     with m.StdioServer([block["command"], *block["args"]]) as server:
         assert m.McpClient(server.send).connect().server["name"] == "cme295-notes"
+
+
+@pytest.mark.parametrize("own", [["--notes", "."], ["--tools", WEAK_TOOLS]])
+def test_a_server_of_own_notes_or_tools_does_not_say_they_are_the_course(own):
+    for options, said in (([], m.INSTRUCTIONS), (own, m.OWN_INSTRUCTIONS)):
+        with m.StdioServer([sys.executable, m.__file__, "--mcp-server", *options]) as server:
+            assert m.McpClient(server.send).connect().instructions == said
 
 
 def started(command, folder, **variables):
