@@ -46,7 +46,7 @@ Map. A section refers only to sections above it; `grep -n '^# §'` prints this l
 that answers. §15 knows messages, not pipes. §18 knows pipes, not methods. §21 knows everything and
 decides nothing.
 
-How to read it: the first half of the lecture is §1, §4, §12, §13, about 800 lines; take §2 and §3
+How to read it: the first half of the lecture is §1, §4, §12, §13, about 900 lines; take §2 and §3
 when you want to know how a schema is made and how arguments are checked. The rest can wait.
 
 Extend it in one place: a tool is one function (§7, or your own file with --tools), a schema keyword
@@ -2272,8 +2272,11 @@ class Tool(NamedTuple):
         try:
             return cls(**{**own, **getattr(fn, "tool", {}), **options})
         except TypeError as error:
-            fields = "、".join(cls._fields)
-            raise SchemaError(f"工具 {read.name} 的选项不对，可用的有 {fields}") from error
+            given = getattr(fn, "tool", {})
+            names = {*options, *map(str, given if isinstance(given, dict) else ())}
+            fields, wrong = "、".join(cls._fields), sorted(names - {*cls._fields})
+            what = f"没有选项 {'、'.join(wrong)}" if wrong else "的选项不对"
+            raise SchemaError(f"工具 {read.name} {what}，可用的有 {fields}") from error
 
     @property
     def acts(self) -> bool:
@@ -2297,7 +2300,8 @@ _TOOL_RULES = (
     ("run", callable, "run 应该是函数"),
     ("title", lambda v: isinstance(v, str), "title 应该是文字"),
     ("labels", lambda v: isinstance(v, (set, frozenset, list, tuple))
-     and all(label in list(LABELS) for label in v), f"标签 labels 只能取 {'、'.join(LABELS)}"),
+     and all(label in list(LABELS) for label in v),
+     f"标签 labels 要写成集合，如 {{\"private\"}}，里面只能有 {'、'.join(LABELS)}"),
     ("output", lambda v: isinstance(v, (dict, type(None))), "output 应该是 JSON Schema 或 None"),
 )
 
@@ -2516,6 +2520,8 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
 
 def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
     kinds = schema.get("type", ())
+    if not schema.keys() - {"description", "default", "title", "examples"}:
+        yield "没有类型，请写类型标注，例如 n: int", "没有类型就什么值都放行，错的会一直走进函数里"
     if not text:
         yield "没有说明", "模型只能猜这个参数填什么"
     elif "enum" in schema or kinds == "boolean":
@@ -2638,7 +2644,7 @@ FOREIGN_HINTS = {
     "亿": "写成数，3亿 写 3*10**8",
     ":": "比写成除法，3:4 写 3/4",
     ";": "一次只算一个式子，参数之间用逗号",
-    "'": "不写引号里的文字；1'000 写 1000",
+    "'": "只写数字、运算符和函数名；1'000 写 1000",
     "[": "不支持列表，参数直接写在括号里，如 max(1, 2)",
     "|": "绝对值写 abs(x)",
     "$": "金额只写数字，单位去掉",
@@ -3150,7 +3156,7 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
 def check_notes_folder(folder: str) -> None:
     """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
     if not os.path.isdir(folder):
-        raise ToolError("没有找到笔记文件夹，请用 --notes DIR 指定一个放着 .md 文件的文件夹")
+        raise ToolError("没有找到笔记文件夹，请把 notes 放到脚本旁边，或用 --notes DIR 指定一个")
 
 
 def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]]:
@@ -6420,6 +6426,10 @@ INSTRUCTIONS = (
     "先用 search_notes 查，再用 read_note 读原文，回答时写出章节编号；"
     "KV Cache 显存用 kv_cache_gib，其他算式用 calculator，不要心算。全部工具只读，不联网。"
 )
+OWN_INSTRUCTIONS = (  # for a user's own notes or tools: nothing is known of their subject
+    "用户自己的笔记和工具。答案可能写在笔记里时，先用 search_notes 查，再用 read_note 读原文，"
+    "回答时写出是哪一节；算式用 calculator，不要心算。"
+)
 PAGE_ITEMS = 50  # entries in one page of a list
 COMPLETIONS = 100  # values in one completion; the protocol allows no more
 MCP_RESULT_CHARACTERS = 20_000  # of one tool result; desktop hosts refuse results near 1 MiB
@@ -6663,6 +6673,7 @@ class McpServer:
         self, tools: ToolRegistry, notes: NotesIndex | None = None, *, page_items: int = PAGE_ITEMS,
     ):
         self.tools, self.notes, self.page_items = tools, notes, page_items
+        self.instructions = INSTRUCTIONS
         self.info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": VERSION}
         self.negotiated = LATEST_LEGACY  # what messages without an envelope mean, until agreed
         self.open: dict[int | str, Request] = {}  # requests without a reply so far, by id
@@ -6769,7 +6780,7 @@ def _initialize(server: McpServer, request: Request) -> dict:
         "protocolVersion": server.negotiated.name,
         "capabilities": _capabilities(server, server.negotiated),
         "serverInfo": known_fields(server.info, server.negotiated),
-        "instructions": INSTRUCTIONS,
+        "instructions": server.instructions,
     }
 
 
@@ -6779,7 +6790,7 @@ def _discover(server: McpServer, request: Request) -> dict:
     return {
         "supportedVersions": list(REVISIONS),
         "capabilities": _capabilities(server, request.revision),
-        "instructions": INSTRUCTIONS,
+        "instructions": server.instructions,
     }
 
 
@@ -9067,8 +9078,7 @@ def _sections_answer(messages: list[dict]) -> Turn:
 
 
 def _failed_answer(messages: list[dict]) -> Turn:
-    reason = last_result(messages)
-    return Turn(f"GPU 监控没有查到，工具报错：{reason}。我不会编一个数字；请稍后再试。")
+    return Turn(f"没有查到，工具报错：{last_result(messages)}。我不会编一个数字；请稍后再试。")
 
 
 WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**10"}}</tool_call>'
@@ -9117,7 +9127,7 @@ SCENARIOS = (
     ),
     Scenario(
         "并行调用：一轮两个调用",
-        "两个调用互不依赖，就放在同一轮里同时执行；结果按调用的顺序交回，一个调用对一个结果。",
+        "两个调用互不依赖，就放在同一轮里同时执行；结果按调用顺序交回，一个调用一个结果。",
         "GRPO 和 DPO 分别在讲义的哪一节？",
         (
             calling(
@@ -9133,7 +9143,7 @@ SCENARIOS = (
     ),
     Scenario(
         "出错与重试：错误也是给模型读的",
-        "参数不对时不要抛异常，把“哪里错、要什么、收到什么”写成文字交回去：越具体，改得越准。",
+        "参数不对时不抛异常，把“哪里错、要什么、收到什么”写成文字交回：越具体，改得越准。",
         KV_QUESTION,
         (
             calling(("kv_cache_gib", KV_ARGUMENTS | {"seq_len": "8k"})),
@@ -9202,7 +9212,7 @@ def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Even
 def _summary(end: Finished, model: MockLLM) -> str:
     growth = "、".join(map(str, model.asked))
     return (
-        f"结束：{STOP_REASONS[end.reason]}。共请求模型 {len(model.asked)} 次，"
+        f"结束：{STOP_REASONS[end.reason]}。\n共请求模型 {len(model.asked)} 次，"
         f"各带 {growth} 条消息：接口不记事，每次都要重发全部历史。"
     )
 
@@ -9284,7 +9294,7 @@ def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
     few = schema_characters(routed.tool for routed in picked)
     yield ""
     yield from wrap(
-        f"提供 {len(picked)} 个而不是 {len(router.tools)} 个：模式文本从 {everything:,} 个字符"
+        f"只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
         f"降到 {few:,} 个，每次请求省 {1 - few / everything:.0%}。", style.width,
     )
 
@@ -9331,11 +9341,10 @@ def few_or_all_text(router: ToolRouter, style: Style) -> Iterator[str]:
         model = MockLLM((calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer))
         *_, end = run_tool_loop(model, tools, opening(KV_QUESTION))
         sent = len(model.asked) * schema_characters(tools)
-        yield ""
+        names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
         yield from wrap(
-            f"带 {len(tools)} 个工具：请求模型 {len(model.asked)} 次，"
-            f"共发送模式文本 {sent:,} 个字符。",
-            style.width,
+            f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
+            f"共发送模式文本 {sent:,} 个字符。", style.width,
         )
         yield from wrap(f"答：{end.text}", style.width)
 
@@ -9835,7 +9844,7 @@ def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
             yield from demo_text(1, item, style)
             yield from ("", "这一次调用在管道上是这两条消息：", "")
     yield from wrap(
-        "主机和工具之间是 MCP，主机和模型之间是 function calling：两者各管一段，谁也不代替谁。",
+        "主机和工具之间是 MCP，主机和模型之间是 function calling：各管一段，互不代替。",
         style.width,
     )
 
@@ -9965,6 +9974,7 @@ FAULTS = {
     "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
     "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
 }
+SOUND = f"没有发现问题（查了 {len(FAULTS)} 种）。"
 
 WRONG_LINES = {
     "不是 JSON 的一行": b"{not json\n",
@@ -10314,7 +10324,7 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
         yield "。".join(filter(None, (f"{mark} {what}", breaks, fix))) + "。"
     grave = sum(bool(breaks) for _, breaks, _ in rows)
     advice = len(rows) - grave
-    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else "没有发现问题。"
+    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else SOUND
 
 
 # ── Registering with a host ──
@@ -10376,15 +10386,11 @@ HOSTS = {
 }
 
 
-def mcp_config_text(name: str, command: Sequence[str], style: Style) -> Iterator[str]:
-    """The block for one host, ready to paste, and where it goes."""
-    host = HOSTS[name]
-    yield heading(host.title, style)
-    yield host.block(command[0], list(command[1:]))
-    yield ""
-    yield "写进这个文件："
-    yield from ("  " + line for line in table(host.places))
-    yield host.hint
+def mcp_config_text(host: Host, command: Sequence[str], style: Style) -> list[str]:
+    """For one host: a title, the block, ready to paste, and where it goes."""
+    places = ["  " + line for line in table(host.places)]
+    block = host.block(command[0], list(command[1:]))
+    return [heading(host.title, style), block, "\n写进这个文件：", *places, host.hint]
 
 
 def claude_config_path() -> str:
@@ -10524,7 +10530,12 @@ def _import_file(path: str) -> types.ModuleType:
     error = _failure_of(lambda: spec.loader.exec_module(module), IMPORT_SECONDS)
     sys.stdout, sys.stderr = streams
     if error:
-        raise UsageError(f"--tools：{_place(error, path)}：{error_text(error)}") from error
+        reason = error_text(error)
+        if isinstance(error, SyntaxError):
+            reason = f"语法错误（SyntaxError）：{error.msg}"  # its text would name the file again
+        elif isinstance(error, ModuleNotFoundError) and error.name:
+            reason = f"没有安装模块 {error.name}，请给 {sys.executable} 装上，或改用装了它的 Python"
+        raise UsageError(f"--tools：{_place(error, path)}：{reason}") from error
     return module
 
 
@@ -10631,6 +10642,12 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
     return registry
 
 
+def _tell_missing_notes(args) -> None:
+    """A word to those who took along this file alone: the rest works, so it is no failure."""
+    if not args.notes and not os.path.isdir(NOTES_FOLDER):
+        _complain("注意：脚本旁边没有 notes 文件夹，查不到讲义；请一起复制来，或加 --notes DIR")
+
+
 def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
     for name in names:
         if name not in registry:
@@ -10676,7 +10693,8 @@ def run_call(args, style: Style) -> Iterator[str]:
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
-        raise ToolError(f"{RESULT_STATUS[result.status]}：{result.text}")
+        hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
+        raise ToolError(result.text + hint)
     yield result.text
 
 
@@ -10707,6 +10725,7 @@ SCENARIO_NUMBERS = [str(number) for number, _ in enumerate(SCENARIOS, 1)]
 def run_demo(args, style: Style) -> Iterator[str]:
     """--demo: scenarios with a scripted model; --json gives their raw message lists."""
     numbers = [int(text) for text in args.demo or SCENARIO_NUMBERS]
+    _tell_missing_notes(args)
     tools = chosen_tools(args)
     if args.json:
         runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
@@ -10722,7 +10741,9 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
 
     def make_server() -> McpServer:
         notes = chosen_notes(args)
-        return McpServer(chosen_tools(args, notes), notes)
+        server = McpServer(chosen_tools(args, notes), notes)
+        server.instructions = OWN_INSTRUCTIONS if args.notes or args.tools else INSTRUCTIONS
+        return server
 
     mcp_serve(make_server)
 
@@ -10748,13 +10769,20 @@ def run_mcp_doctor(args, style: Style) -> Iterator[str]:
 
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
+    _tell_missing_notes(args)
     if args.write:
         if args.mcp_config != "claude":
             raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
         yield from write_claude_config(claude_config_path(), our_server(args))
         return
-    for name in [args.mcp_config] if args.mcp_config in HOSTS else HOSTS:
-        yield from mcp_config_text(name, our_server(args), style)
+    if host := HOSTS.get(args.mcp_config):  # stdout is the file: the block and nothing else
+        title, block, *where = mcp_config_text(host, our_server(args), style)
+        _complain(title)
+        yield block
+        _complain("\n".join(where))
+        return
+    for host in HOSTS.values():
+        yield from mcp_config_text(host, our_server(args), style)
         yield ""
 
 
@@ -11150,11 +11178,8 @@ def full_help(style: Style) -> Iterator[str]:
     for arguments, purpose in EXAMPLES:
         yield f"  # {purpose}"
         yield f"  python3 w4d3_tools_mcp.py {arguments}"
-    yield ""
-    yield from wrap(
-        "退出码：0 成功，1 失败，2 命令写错，130 按了 Ctrl-C。"
-        f"{DEBUG_VARIABLE}=1 时出错会显示堆栈。", width,
-    )
+    codes = "0 成功，1 失败，2 命令写错，130 按了 Ctrl-C"
+    yield from wrap(f"\n退出码：{codes}。设 {DEBUG_VARIABLE}=1 看堆栈。", width)
 
 
 # --- the command line → one command and its flags ---
@@ -11169,7 +11194,8 @@ def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> di
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                near = closest(flag, [*rows, "--help", "--version"]) if word[:1] == "-" else None
+                dashed = flag if flag[:1] == "-" else f"--{flag}"
+                near = closest(dashed, [*rows, "--help", "--version"])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
                 raise UsageError(f"不认识 {said(word)}，{hint}")
             given[command].append(word)

@@ -77,6 +77,8 @@ def text(raw):
         (["--ask", "x", "--timeout", "nan"], "--timeout 要大于 0 的数"),
         (["--schema", "--", "x"], "-- 后面的命令 要和 --mcp-demo"),
         (["--hlep"], "是不是想写 --help"),
+        (["demo"], "是不是想写 --demo"),
+        (["help"], "是不是想写 --help"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments, said):
@@ -216,17 +218,26 @@ def test_a_reader_that_leaves_early_is_no_error():
     child.stderr.close()
 
 
-def test_the_file_alone_in_an_empty_folder_still_teaches(tmp_path):
+@pytest.mark.parametrize(
+    "arguments, shown, lacking",
+    [
+        (["--demo"], "4.0 GiB", True),
+        (["--mcp-config"], "mcpServers", True),
+        (["--mcp-config", "--notes", "."], "mcpServers", False),
+        (["--call", "calculator", '{"expression": "6*7"}'], "42", False),
+    ],
+)
+def test_the_file_alone_teaches_and_says_what_it_lacks(tmp_path, arguments, shown, lacking):
     shutil.copy(PRODUCT, tmp_path)
+    (tmp_path / "my.md").write_text("# 甲\n\n乙\n", encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, PRODUCT.name, "--demo"],
+        [sys.executable, PRODUCT.name, *arguments],
         cwd=tmp_path,
         capture_output=True,
-        encoding="utf-8",
         env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1"},
     )
-    assert done.returncode == 0 and done.stderr == ""
-    assert "4.0 GiB" in done.stdout and "没有" in done.stdout and str(tmp_path) not in done.stdout
+    assert done.returncode == 0 and shown in text(done.stdout)
+    assert text(done.stderr).count("没有 notes 文件夹") == text(done.stderr).count("\n") == lacking
 
 
 def user_file(tmp_path, source, name="my_tools.py"):
@@ -238,8 +249,8 @@ def user_file(tmp_path, source, name="my_tools.py"):
 @pytest.mark.parametrize(
     "source, line, reason",
     [
-        ("def f(:\n    pass\n", 1, "SyntaxError"),
-        ("x = 1\nimport no_such_module_here\n", 2, "no_such_module_here"),
+        ("def f(:\n    pass\n", 1, "（SyntaxError）："),
+        ("x = 1\nimport no_such_module_here\n", 2, "没有安装模块 no_such_module_here"),
         ("x = 1\n\ny = 1 / 0\n", 3, "ZeroDivisionError"),
         ("import sys\nsys.exit(3)\n", 2, "SystemExit"),
         ("def silent(n: int):\n    return n\n", 1, "silent"),
@@ -311,8 +322,9 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["calculator", '{"expression": "17*23+4"}'], 0, "395"),
         (["search_notes", '{"query": "GRPO", "top_k": 1}'], 0, "Week 3 Day 3"),
         (["kv_cache_gib", '{"num_layers": "8k"}'], 1, '收到的是 "8k"'),
-        (["calculator", "{oops"], 1, "参数不合格"),
+        (["calculator", "{oops"], 1, "（参数的写法：--schema calculator）"),
         (["calculator"], 1, "缺少必填参数 expression"),
+        (["calculator"], 1, "参数的写法：--schema calculator"),
         (["calculator", '{"expression": "1/0"}'], 1, "除以零"),
         (["calculater", "{}"], 2, "是不是想写 calculator"),
         ([], 2, "--call 后面至少要跟一个值"),

@@ -11,6 +11,7 @@ import pytest
 import w4d3_tools_mcp as m
 
 STYLE = m.Style()
+WEAK_TOOLS = os.path.join(os.path.dirname(__file__), "data", "weak_tools.py")
 
 
 def run(*arguments):
@@ -129,12 +130,20 @@ def test_toml_block_survives_windows_paths():
 
 
 def test_printed_command_is_absolute_and_starts_a_server():
-    _, out, _ = run("--mcp-config", "claude", "--notes", ".")
-    block = json.loads(out[out.index("{") : out.rindex("}") + 1])["mcpServers"]["cme295-notes"]
+    _, out, err = run("--mcp-config", "claude", "--notes", ".")
+    block = json.loads(out)["mcpServers"]["cme295-notes"]  # `> mcp.json` gives a whole file
+    assert "写进这个文件" in err
     assert os.path.isabs(block["command"]) and m.__file__ in block["args"]
     assert os.path.isabs(block["args"][block["args"].index("--notes") + 1])
     with m.StdioServer([block["command"], *block["args"]]) as server:
         assert m.McpClient(server.send).connect().server["name"] == "cme295-notes"
+
+
+@pytest.mark.parametrize("own", [["--notes", "."], ["--tools", WEAK_TOOLS]])
+def test_a_server_of_own_notes_or_tools_does_not_say_they_are_the_course(own):
+    for options, said in (([], m.INSTRUCTIONS), (own, m.OWN_INSTRUCTIONS)):
+        with m.StdioServer([sys.executable, m.__file__, "--mcp-server", *options]) as server:
+            assert m.McpClient(server.send).connect().instructions == said
 
 
 def started(command, folder, **variables):
@@ -186,8 +195,7 @@ def test_printed_command_finds_this_file_and_its_notes_from_any_folder(tmp_path,
         capture_output=True,
         cwd=elsewhere,
     ).stdout.decode("utf-8")
-    block = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
-    entry = block["mcpServers"]["cme295-notes"]
+    entry = json.loads(printed)["mcpServers"]["cme295-notes"]
     assert entry["args"][:2] == [str(script), "--mcp-server"]
     if kept == "read-only":
         home.chmod(0o500)

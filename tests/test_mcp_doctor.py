@@ -171,7 +171,7 @@ def test_tidy_server_and_our_own_have_nothing(tmp_path):
     own = [sys.executable, m.__file__, "--mcp-server"]
     for command in (server(tmp_path), own):
         assert list(m.mcp_examine(command)) == []
-        assert list(m.mcp_doctor_text(command)) == ["没有发现问题。"]
+        assert list(m.mcp_doctor_text(command)) == [m.SOUND]
 
 
 @pytest.mark.parametrize("fault", m.FAULTS)
@@ -241,7 +241,7 @@ def doctor(*command):
 
 
 def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
-    assert doctor() == (0, "没有发现问题。\n", "")
+    assert doctor() == (0, m.SOUND + "\n", "")
     code, out, err = doctor("--", *server(tmp_path, PLANTED["no text"]))
     assert (code, err) == (0, "") and "[建议]" in out and "[会坏]" not in out
     code, out, err = doctor("--", *server(tmp_path, PLANTED["noise"]))

@@ -161,13 +161,22 @@ def test_a_function_may_carry_its_own_options():
     assert ToolRegistry([slow])["slow"].title == "慢工具"
 
 
-@pytest.mark.parametrize("own", [{"colour": "red"}, {5: 1}, 5, "title"])
-def test_options_that_do_not_exist_are_refused_by_name(own):
+@pytest.mark.parametrize(
+    "own, wrong",
+    [
+        ({"colour": "red", "seconds": 5}, "没有选项 colour，"),
+        ({5: 1}, "没有选项 5，"),
+        (5, "不对"),
+        ("title", "不对"),
+        ({"labels": "private"}, "要写成集合"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused_by_name(own, wrong):
     def slow():
         """慢。"""
 
     slow.tool = own
-    with pytest.raises(SchemaError, match="slow.*labels.*seconds"):
+    with pytest.raises(SchemaError, match=f"slow.*{wrong}"):
         ToolRegistry([slow])
 
 
@@ -730,6 +739,7 @@ GOOD = "在讲义里查找章节，返回编号和标题；没有找到时返回
         ("返回什么", tool(description="在讲义里把相关的章节都统计一下再整理")),
         ("查不到", described("在讲义里查找章节，返回编号和标题。")),
         ("没有说明", described(GOOD, q={"type": "string"})),
+        ("没有类型", described(GOOD, q={"description": "分数，例如 85", "default": 1})),
         ("单位、格式或例子", described(GOOD, q={"type": "integer", "description": "长度"})),
         (
             "Literal",
