@@ -8507,9 +8507,12 @@ class Wire:
 
     def __init__(self, descriptor: int):
         self._descriptor, self.lock = descriptor, threading.Lock()
+        self._owner = os.getpid()
 
     def send(self, message: object) -> None:
         """Write one message. A client that has closed its end has no more use for this process."""
+        if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
+            os._exit(0)
         try:
             line = encode(message)
         except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
@@ -8643,8 +8646,7 @@ class Relay:
             else:
                 quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
-        sys.stderr.flush()
-        os._exit(0)
+        os._exit(0)  # stderr is not flushed: nobody may read it, or a tool has closed it
 
 
 def _end_at_once_on_ctrl_c() -> None:
@@ -9731,14 +9733,24 @@ def our_server(args) -> list[str]:
 def _traced(
     steps: Iterable[McpStep], client: McpClient, trace: list[tuple[str, object]],
 ) -> Iterator[McpMessage]:
-    """The messages of each step; an error reply is one of them and no reason to stop."""
+    """The messages of each step; an error reply is one of them and no reason to stop.
+
+    What the server sent before it failed is shown, too: there the reason is to be seen.
+    """
     for step in steps:
-        with contextlib.suppress(RpcError):
+        failure = None
+        try:
             step.act(client)
+        except RpcError:
+            pass
+        except McpError as error:
+            failure = error
         remarks = itertools.chain(step.remarks, itertools.repeat(""))
         while trace:
             direction, item = trace.pop(0)
             yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
+        if failure:
+            raise failure
 
 
 def mcp_sessions(command: Sequence[str]) -> Iterator[McpSession | McpMessage | ToolRegistry]:
@@ -9867,6 +9879,8 @@ def mcp_visit(command: Sequence[str]) -> Iterator[McpMessage | str]:
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
         yield from _traced([McpStep(McpClient.connect, ())], client, trace)
+        if not client.revision:
+            raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
                 ask = functools.partial(_offered, method=method, key=key, label=label)
