@@ -106,7 +106,7 @@ for line in sys.stdin:
     ("body", "shown"),
     [
         ("print(input()[:0] + 'last words', flush=True)", "last words"),
-        ("print(input()[:0] + '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":7}')", '"result": 7'),
+        ('print(input()[:0] + \'{"jsonrpc":"2.0","id":1,"result":7}\')', '"result": 7'),
         (REFUSES, "error -1  id=2"),
     ],
 )
