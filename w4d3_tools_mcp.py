@@ -8526,9 +8526,12 @@ class Wire:
 
     def __init__(self, descriptor: int):
         self._descriptor, self.lock = descriptor, threading.Lock()
+        self._owner = os.getpid()
 
     def send(self, message: object) -> None:
         """Write one message. A client that has closed its end has no more use for this process."""
+        if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
+            os._exit(0)
         try:
             line = encode(message)
         except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
@@ -8662,8 +8665,7 @@ class Relay:
             else:
                 quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
-        sys.stderr.flush()
-        os._exit(0)
+        os._exit(0)  # stderr is not flushed: nobody may read it, or a tool has closed it
 
 
 def _end_at_once_on_ctrl_c() -> None:
@@ -9750,12 +9752,14 @@ def _traced(
 ) -> Iterator[McpMessage]:
     """The messages of each step; an error reply is one of them and no reason to stop."""
     for step in steps:
-        with contextlib.suppress(RpcError):
-            step.act(client)
         remarks = itertools.chain(step.remarks, itertools.repeat(""))
-        while trace:
-            direction, item = trace.pop(0)
-            yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
+        try:
+            with contextlib.suppress(RpcError):
+                step.act(client)
+        finally:  # the last messages before a server fails say most
+            while trace:
+                direction, item = trace.pop(0)
+                yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
 
 
 def mcp_sessions(command: Sequence[str]) -> Iterator[McpSession | McpMessage | ToolRegistry]:
@@ -9884,6 +9888,8 @@ def mcp_visit(command: Sequence[str]) -> Iterator[McpMessage | str]:
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
         yield from _traced([McpStep(McpClient.connect, ())], client, trace)
+        if not client.revision:
+            raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
                 ask = functools.partial(_offered, method=method, key=key, label=label)
@@ -9912,6 +9918,7 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
 
 DOCTOR_SECONDS = 3.0  # for one answer
 SLOWEST_START = 10.0  # seconds until Codex gives up
+MOST_PLACES = 5  # shown of one fault: a server may have hundreds of tools, or log to its output
 MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
 GRAVE = "[会坏]"  # in front of a finding that breaks a host
 _ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
@@ -9927,6 +9934,7 @@ FAULTS = {
     "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
     "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
     "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
+    "error": ("error 里没有整数 code 和文字 message：{}", _ALL, "两样都写上"),
     "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
     "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
     "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
@@ -9949,8 +9957,9 @@ FAULTS = {
     "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
     "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
     "field": ("{}", _LIST, "补上"),
+    "kind": ("{} 不是文字", _LIST, "改成字符串"),
     "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
-    "cursor": ("{} 又给了用过的 nextCursor", "有的客户端一直翻页", "最后一页不写它"),
+    "cursor": ("{} 的 nextCursor 没完没了", "有的客户端一直翻页", "最后一页不写它"),
     "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
     "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
     "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
@@ -10061,6 +10070,9 @@ def _in_line(line: bytes | None) -> Findings:
         "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
         "no object": value is not None and not isinstance(value, dict),
         "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
+        "error": isinstance(value, dict) and "error" in value and [
+            type(as_object(value["error"]).get(key)) for key in ("code", "message")
+        ] != [int, str] and show(value["error"]),
         "null id": isinstance(value, dict) and value.get("id", 0) is None,
     }
     yield from ((key, found) for key, found in tests.items() if found)
@@ -10105,6 +10117,7 @@ def _in_tool(tool: dict, server: str) -> Findings:
             yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
 
 
+_TEXTS = ("name", "title", "description", "uri", "uriTemplate", "mimeType")
 _NEEDED = {
     "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
     "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
@@ -10121,6 +10134,9 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
         for field in _NEEDED[key]:
             if field not in entry:
                 yield "field", f"{key}[{number}] 没有 {field}"
+        for field in _TEXTS:
+            if not isinstance(entry.get(field), (str, type(None))):
+                yield "kind", f"{key}[{number}].{field}"
         if key == "tools":
             yield from _in_tool(entry, server)
     names = [show(entry.get("name")) for entry in entries]
@@ -10211,6 +10227,8 @@ def _offers(patient: Patient) -> Findings:
                 yield "cursor", method
                 break
             cursors.add(params["cursor"])
+        else:
+            yield "cursor", method
 
 
 def _calls(patient: Patient) -> Findings:
@@ -10315,16 +10333,20 @@ def mcp_examine(command: Sequence[str]) -> Findings:
 
 def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
     """One line for each finding, grave ones first, and a verdict."""
-    rows = [
-        (what.format(where), breaks, fix)
-        for key, where in mcp_examine(command) for what, breaks, fix in [FAULTS[key]]
-    ]
-    for what, breaks, fix in sorted(rows, key=lambda row: not row[1]):
+    places = collections.defaultdict(list)
+    for key, where in mcp_examine(command):
+        places[key].append(where)
+    for key, found in sorted(places.items(), key=lambda item: not FAULTS[item[0]][1]):
+        what, breaks, fix = FAULTS[key]
         mark = GRAVE if breaks else "[建议]"
-        yield "。".join(filter(None, (f"{mark} {what}", breaks, fix))) + "。"
-    grave = sum(bool(breaks) for _, breaks, _ in rows)
-    advice = len(rows) - grave
-    yield f"{grave} 个问题会让主机出错，{advice} 条建议。" if rows else SOUND
+        for where in found[:MOST_PLACES]:
+            line = f"{mark} {what.format(where)}"
+            yield "。".join(filter(None, (line, breaks, fix))) + "。"
+        if more := found[MOST_PLACES:]:
+            yield f"{mark} 同样的问题还有 {len(more)} 处。"
+    total = sum(map(len, places.values()))
+    grave = sum(len(found) for key, found in places.items() if FAULTS[key][1])
+    yield f"{grave} 个问题会让主机出错，{total - grave} 条建议。" if total else SOUND
 
 
 # ── Registering with a host ──

@@ -95,6 +95,27 @@ def test_visit_to_nobody_is_one_line_and_exit_code_1():
     assert code == 1 and "退出" in err and "bad start" in err
 
 
+REFUSES = """
+import json, sys
+for line in sys.stdin:
+    reply = {"jsonrpc": "2.0", "id": json.loads(line)["id"], "error": {"code": -1, "message": "no"}}
+    print(json.dumps(reply), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("print(input()[:0] + 'last words', flush=True)", "last words"),
+        ('print(input()[:0] + \'{"jsonrpc":"2.0","id":1,"result":7}\')', '"result": 7'),
+        (REFUSES, "error -1  id=2"),
+    ],
+)
+def test_visit_that_fails_shows_what_was_said_and_has_exit_code_1(body, shown):
+    code, out, err = run("--mcp-demo", "--", sys.executable, "-c", body)
+    assert code == 1 and shown in out and err.startswith("没有完成")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

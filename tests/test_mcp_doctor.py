@@ -97,9 +97,10 @@ PLANTED = {
     "noise": "print('Server started', flush=True)",
     "no object": around("tools/list", r"write(b'[]\n')"),
     "jsonrpc": around("ping", r"write(b'{\"method\":\"notifications/x\"}\n')"),
+    "error": around("no/such/method", "send(id=id, error='no'); return"),
     "null id": around(
         "tools/list",
-        r"write(b'{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n')",
+        r"write(b'{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":1,\"message\":\"\"}}\n')",
     ),
     "long": "CALLED['content'][0] = {'type': 'image', 'data': 'x' * 11_000_000, 'mimeType': 'x/y'}",
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
@@ -114,6 +115,7 @@ PLANTED = {
     "undeclared": "del RESULTS['prompts/list']",
     "no list": "RESULTS['tools/list'] = {'tools': {}}",
     "field": "del TOOL['name']",
+    "kind": "TOOL['title'] = 5",
     "names": "RESULTS['tools/list'] = {'tools': [TOOL, TOOL]}",
     "cursor": "RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}",
     "name": "TOOL['name'] = 'a.b'",
@@ -238,6 +240,17 @@ def doctor(*command):
         [sys.executable, m.__file__, "--mcp-doctor", *command], capture_output=True, timeout=60
     )
     return done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+
+
+def test_cursors_without_end_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(m, "MOST_PAGES", 9)
+    body = around("tools/list", "RESULTS[method] = {'tools': [], 'nextCursor': str(time.time())}")
+    assert ("cursor", "tools/list") in list(m.mcp_examine(server(tmp_path, body)))
+
+
+def test_one_fault_in_many_places_is_told_shortly(tmp_path):
+    lines = list(m.mcp_doctor_text(server(tmp_path, "for n in range(99): print('log', n)")))
+    assert len(lines) == m.MOST_PLACES + 2 and "94 处" in lines[-2] and lines[-1].startswith("99 ")
 
 
 def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):

@@ -66,6 +66,22 @@ def interrupt() -> str:
     """抛出 KeyboardInterrupt。"""
     raise KeyboardInterrupt
 
+def fork() -> str:
+    """派生一个进程，两个都返回。"""
+    return "parent" if os.fork() else "child"
+
+def fork_exit() -> str:
+    """派生一个进程，它调用 sys.exit。"""
+    if os.fork():
+        return "parent"
+    sys.exit(0)
+
+def close_streams() -> str:
+    """关掉两个标准流。"""
+    sys.stdout.close()
+    sys.stderr.close()
+    return "closed"
+
 def steps(count: int) -> str:
     """逐步报告进度。
 
@@ -453,6 +469,22 @@ def test_prints_and_child_processes_of_tools_stay_off_the_wire(tools_file):
             b"child of a tool",
         ):
             assert noise in pipe.noise
+
+
+@posix
+@pytest.mark.parametrize("name", ["fork", "fork_exit"])
+def test_child_that_a_tool_forks_answers_nothing(tools_file, name):
+    with Pipe(tools_file) as pipe:
+        pipe.send(call(1, name, {}), *(request(id, "ping") for id in range(2, 9)))
+        code, _, rest = pipe.end()
+        assert code == 0 and sorted(m["id"] for m in rest) == list(range(1, 9))
+        assert next(m for m in rest if m["id"] == 1)["result"]["content"][0]["text"] == "parent"
+
+
+def test_tool_that_closes_standard_error_does_not_keep_the_server_alive(tools_file):
+    with Pipe(tools_file) as pipe:
+        pipe.send(call(1, "close_streams", {}), request(2, "ping")).until(2)
+        assert pipe.end()[0] == 0
 
 
 def test_last_request_without_line_end_is_answered():
