@@ -6,8 +6,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
+import ipaddress
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -776,6 +779,9 @@ UTC = datetime.timezone.utc
         (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
         (uuid.UUID, "00000000-0000-0000-0000-000000000005", uuid.UUID(int=5)),
         (pathlib.Path, "a/b", pathlib.Path("a/b")),
+        (Union[int, os.PathLike], "a/b", "a/b"),
+        (ipaddress.IPv4Address, "10.0.0.1", ipaddress.IPv4Address("10.0.0.1")),
+        (fractions.Fraction, "2/6", fractions.Fraction(1, 3)),
         (bytes, "00ff", b"\x00\xff"),
         (complex, "1+2j", 1 + 2j),
         (Spot, {"x": 1.0, "when": "2026-11-30"}, Spot(1, DAY)),
