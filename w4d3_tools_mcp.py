@@ -386,9 +386,10 @@ _FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "pa
 _HEADING = re.compile(
     r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
-# `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
+# `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`, `name [type] - text`.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
-_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）]\s*)?[:：]\s*(.*)")
+_ENTRY = re.compile(
+    rf"([-*•]\s+)?{_NAMES}\s*(?:[(（[].*?[]）)]\s*)?(?:[:：]|[-–—]{{1,2}}\s)\s*(.*)")
 _COMMA = re.compile("[,，、]")
 _NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
 

@@ -485,6 +485,12 @@ RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
         ("Do.\n\nReturns (dict): x", "Do.", {}),
         ("做。\n\n参数\n----\na : int\n    一\n\n返回\n----\nint", "做。", {"a": "一"}),
         ("Do.\n\nSection\n-------\nText.", "Do.\n\nSection\n-------\nText.", {}),
+        (  # a dash for the colon, brackets for the type; a dash inside a word or text cuts nothing
+            "Do.\n\nArgs:\n    a - One - two\n    b (int) -- Two: 2\n    c [str]: Non-empty",
+            "Do.",
+            {"a": "One - two", "b": "Two: 2", "c": "Non-empty"},
+        ),
+        ("Do.\n\nArgs:\n    a: One\n    non-empty", "Do.", {"a": "One\nnon-empty"}),
     ],
 )
 def test_docstring_is_taken_apart(text, description, params):
