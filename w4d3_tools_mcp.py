@@ -2600,8 +2600,8 @@ COMPARISONS = {
 }
 CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
 PLAIN = (
-    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
-    " floor ceil trunc isqrt"
+    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
 )
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "ln": Operation(math.log),
@@ -2612,6 +2612,7 @@ FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "pow": Operation(pow, 2, 3, _power_bits),
     "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
     "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
+    "sum": Operation(lambda *values: sum(values), 1, MANY),
     "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
     "lcm": Operation(math.lcm, 1, MANY, _product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
