@@ -275,6 +275,11 @@ SCALARS = {
         "number string", read=lambda cls, n: cls(str(n)), wanted='十进制数，如 "0.10"'),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
+    "os.PathLike": Scalar(  # as in `str | os.PathLike`
+        "string", read=lambda cls, text: text if cls.__name__ == "PathLike" else cls(text)),
+    "ipaddress.IPv4Address": Scalar("string", {"format": "ipv4"}),
+    "ipaddress.IPv6Address": Scalar("string", {"format": "ipv6"}),
+    "fractions.Fraction": Scalar("string", wanted='分数，如 "1/3"'),
 }
 
 
@@ -381,9 +386,10 @@ _FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "pa
 _HEADING = re.compile(
     r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)", re.I)
 _FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
-# `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`; the type may hold brackets.
+# `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`, `name [type] - text`.
 _NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
-_ENTRY = re.compile(rf"([-*•]\s+)?{_NAMES}\s*(?:[(（].*?[)）]\s*)?[:：]\s*(.*)")
+_ENTRY = re.compile(
+    rf"([-*•]\s+)?{_NAMES}\s*(?:[(（[].*?[]）)]\s*)?(?:[:：]|[-–—]{{1,2}}\s)\s*(.*)")
 _COMMA = re.compile("[,，、]")
 _NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
 
@@ -681,7 +687,9 @@ def _alias(tp: Any, scope: _Scope) -> Shape:
 # parses, and judges single characters and places such as ^ and \b.
 
 _MAX_MATCHED = 5_000  # characters that a pattern or format is tried on
-_MAX_STEPS = 4_000  # of one pattern, its counted repeats written out
+_MAX_STEPS = 12_000  # of one pattern, its counted repeats written out: `.{1,5000}` has 10,000
+# (?<year>…) is JavaScript for (?P<year>…); not behind a backslash, not between square brackets.
+_NAMED_GROUP = r"(?s)\\.|\[\^?\]?(?:\\.|[^]\\])*\]|(?P<js>\(\?<(?=[^\W\d]))"
 _PARSER = getattr(re, "_parser", None) or re.sre_parse  # the second name: Python 3.10
 _COMPILER = getattr(re, "_compiler", None) or re.sre_compile
 
@@ -695,9 +703,11 @@ class Pattern:
 
     def __init__(self, text: str):
         self.steps: list[tuple] = [(None, False, ())]
+        self._leaves: dict[tuple[int, int], Callable] = {}  # a repeated one is compiled once
         try:
             if len(text) > _MAX_MATCHED:
                 raise OverflowError("太长")
+            text = re.sub(_NAMED_GROUP, lambda match: "(?P<" if match["js"] else match[0], text)
             with warnings.catch_warnings():  # `[[` may mean something else one day
                 warnings.simplefilter("ignore")
                 re.compile(text)  # finds errors that `parse` alone does not see
@@ -732,9 +742,11 @@ class Pattern:
             return self._add((self._chain(arg[1], flags, 0), back, name == "ASSERT"), False, then)
         if name not in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
             raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
-        state = _PARSER.State()
-        state.flags = flags
-        leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node])).match
+        if not (leaf := self._leaves.get((id(node), flags))):
+            state = _PARSER.State()
+            state.flags = flags
+            leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node])).match
+            self._leaves[id(node), flags] = leaf
         return self._add(leaf, name not in ("AT", "FAILURE"), then)
 
     def _repeat(self, low: int, high: int, inner: Iterable, flags: int, then: int) -> int:
@@ -1502,7 +1514,7 @@ def _types(schema: object) -> list[str]:
     words = [str(name).lower() for name in (stated if isinstance(stated, list) else [stated])]
     if "any" in words:
         return _ANY
-    if not words or not _ALIASES.keys() >= set(words):
+    if not words or stated is None or not _ALIASES.keys() >= set(words):  # ["string", None] is fine
         raise SchemaError(f"不认识的类型 {show(stated, 60)}，不检查类型")
     nullable = ["null"] if schema.get("nullable") is True else []
     return list(dict.fromkeys([_ALIASES[word] for word in words] + nullable))
@@ -2602,8 +2614,8 @@ COMPARISONS = {
 }
 CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
 PLAIN = (
-    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh degrees radians"
-    " floor ceil trunc isqrt"
+    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
 )
 FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "ln": Operation(math.log),
@@ -2614,6 +2626,7 @@ FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
     "pow": Operation(pow, 2, 3, _power_bits),
     "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
     "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
+    "sum": Operation(lambda *values: sum(values), 1, MANY),
     "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
     "lcm": Operation(math.lcm, 1, MANY, _product_bits),
     "factorial": Operation(math.factorial, bits=_falling_bits),
@@ -2924,6 +2937,7 @@ def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) 
 
 
 MOST_PAIRS = 200  # of characters that one character is looked for in
+SLIPPERY = "[A-Za-z]{4,40}"  # whose slips are mended: of a thousand letters they fill 54 MB
 SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
@@ -2980,7 +2994,7 @@ def known_words(words: Iterable[str], notes: Any) -> list[str]:
     for word in words:
         if len(word) == 1 and not word.isascii():
             known += sorted(notes.terms("", word))[:MOST_PAIRS]
-        elif len(word) < 4 or not (word.isascii() and word.isalpha()) or notes.count(word):
+        elif not re.fullmatch(SLIPPERY, word) or notes.count(word):
             known.append(word)
         else:
             cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
@@ -3941,8 +3955,9 @@ def _parameter_text(schema: object) -> str:
 
 
 def _tool_words(tool: Mapping) -> dict[str, float]:
-    """The weighted words that stand for {"name", "description", "parameters"} in the ranking."""
-    texts = tool["name"], tool.get("description") or "", _parameter_text(tool.get("parameters"))
+    """The weighted words that stand for a tool in the ranking."""
+    inputs = [tool.get(key) for key in ("parameters", "inputSchema", "input_schema")]
+    texts = tool["name"], tool.get("description") or "", _parameter_text(inputs)
     name, about, inputs = (
         [_root(word) for word in content_words(re.sub(CAMEL_CASE, " ", str(text)))]
         for text in texts
@@ -3965,7 +3980,7 @@ class Routed(NamedTuple):
 
 
 class ToolRouter:
-    """Tools ranked for a request. Takes a registry, `Tool`s, or dicts with schemas of any dialect.
+    """Tools ranked for a request. Takes a registry, `Tool`s, or dicts as any vendor writes them.
 
     >>> router = ToolRouter([{"name": "getWeather", "description": "天气预报 forecast"},
     ...                      {"name": "send_mail", "description": "发送邮件"}])
@@ -3976,7 +3991,10 @@ class ToolRouter:
     def __init__(self, tools: Iterable[Tool | dict]):
         self.tools = list(tools)
         self._coerce = getattr(tools, "coerce", False)
-        schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in self.tools]
+        schemas = [
+            tool.schema() if isinstance(tool, Tool) else tool.get("function", tool)
+            for tool in self.tools
+        ]
         self._names = [schema["name"] for schema in schemas]
         self._documents = [_tool_words(schema) for schema in schemas]
         self._ranking = BM25(self._documents, k1=SATURATION, b=LENGTH_SHARE)
@@ -4067,7 +4085,7 @@ def with_tool_search(
 
 def asked_lately(messages: Iterable[Mapping], *, turns: int = 2) -> str:
     """The last user turns in one text, to route by: "那明天呢？" alone says nothing."""
-    asked = [str(message.get("content")) for message in messages if message["role"] == "user"]
+    asked = [str(message.get("content") or "") for message in messages if message["role"] == "user"]
     return "\n".join(asked[-turns:])
 
 
@@ -6023,19 +6041,26 @@ def tool_message(call: ToolCall, result: ToolResult) -> dict:
     return {**message, "is_error": True} if result.is_error else message
 
 
-def _sound_call(call: ToolCall) -> ToolCall:
-    names = [text if isinstance(text, str) else show(text) for text in (call.id, call.name)]
+def _sound_call(call: ToolCall, used: set[str]) -> ToolCall:
+    names = (text if isinstance(text, str) else show(text) for text in (call.id, call.name))
+    id, name, arguments = map(_whole, (*names, _argument_text(call.arguments)))
+    fresh = (f"call{number:05}" for number in itertools.count(len(used)))
+    id = next(id for id in itertools.chain([id], fresh) if id.strip() and id not in used)
+    used.add(id)
     extra = call.extra and json_value(dict(call.extra))
-    return ToolCall(*map(_whole, (*names, _argument_text(call.arguments))), extra)
+    return ToolCall(id, name if name.strip() else "unnamed", arguments, extra)
 
 
-def _sound_turn(turn: Turn) -> Turn:
-    """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens."""
+def _sound_turn(turn: Turn, used: set[str]) -> Turn:
+    """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens.
+
+    Servers refuse a history that holds an id twice: one that is blank or in `used` is replaced.
+    """
     try:
         text, finish, reasoning = (
             _whole(said or "") for said in (turn.text, turn.finish or "stop", turn.reasoning)
         )
-        calls = tuple(map(_sound_call, turn.calls or ()))
+        calls = tuple(_sound_call(call, used) for call in turn.calls or ())
         usage = turn.usage and Usage(*(n if type(n) is int and n > 0 else 0 for n in turn.usage))
         extra = turn.extra and json_value(dict(turn.extra))
         return Turn(text, calls, finish, usage, reasoning, extra)
@@ -6206,10 +6231,11 @@ def run_tool_loop(
     if faults := "；".join(filter(None, map(limit_fault, limits._fields, limits))):
         raise SchemaError(f"Limits：{faults}")
     usage, memory, text = Usage(), _Memory(), ""
+    used = {call.get("id") for m in messages for call in m.get("tool_calls") or ()}
     for number in itertools.count(1):
         yield ModelAsked(number)
         begin = clock() if clock else 0.0
-        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta))
+        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta), used)
         seconds = clock() - begin if clock else None
         jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
         messages.extend([assistant_message(turn), *(job.message for job in jobs)])

@@ -6,7 +6,10 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import functools
+import ipaddress
+import os
 import pathlib
 import re
 import typing
@@ -539,6 +542,21 @@ def dates(d: datetime.date, t: datetime.datetime, m: datetime.time): ...
 
 @expect("u p n", u={**STR, "format": "uuid"}, p=STR, n={"type": ["number", "string"]})
 def string_like(u: uuid.UUID, p: pathlib.Path, n: decimal.Decimal): ...
+
+
+@expect(
+    "a v n",
+    a=STR,
+    v={**STR, "format": "ipv4"},
+    n={**STR, "format": "ipv6"},
+    f={**STR, "default": "1/3"},
+)
+def text_like(
+    a: Union[str, os.PathLike],
+    v: ipaddress.IPv4Address,
+    n: ipaddress.IPv6Address,
+    f: fractions.Fraction = fractions.Fraction(1, 3),
+): ...
 
 
 @expect(d={"type": ["string", "null"], "format": "date", "default": None})

@@ -657,6 +657,8 @@ TOOLS_USE = [
     (r"^(\d{1,3}\.){3}\d{1,3}$", ["10.0.0.1"], ["10.0.1"]),
     (r"^.{1,1000}$", ["x", "x" * 1_000], ["", "x" * 1_001]),
     (r"^[\u4e00-\u9fff]+$", ["图尔库"], ["Turku", ""]),
+    (r"^.{0,2000}$", ["", "x" * 2_000], ["x" * 2_001]),
+    (r"^\w{1,4096}$", ["x" * 4_096], ["", "x" * 4_097, "a b"]),
 ]
 
 
@@ -688,6 +690,16 @@ EXPLOSIVE = [
     "((a{0,60}){0,9}){2,}b",
     "(x+x+)+y|(a|a)*b|(?i:A+)+!!",
 ]
+
+
+def test_named_groups_may_be_written_as_in_javascript():
+    year = compile_pattern(r"^(?<year>\d{4})-(?<month>\d\d)$")
+    assert year.search("2026-11") and not year.search("26-11")
+    no_group = compile_pattern(r"^\(?<a[(?<b]?\\(?<c>d)$")  # only the last one is a group
+    assert no_group.search(r"(<a\d") and no_group.search(r"<a<\d")
+    assert not no_group.search(r"<aP\d")
+
+
 CHECK_ALL = """
 patterns, texts = json.load(sys.stdin)
 for pattern in patterns:
@@ -1405,6 +1417,7 @@ NOTES = [
     (one({"type": "widget"}), '#/properties/v：不认识的类型 "widget"'),
     (one({"type": 7}), "不认识的类型 7"),
     (one({"type": []}), "不认识的类型"),
+    (one({"type": None}), "不认识的类型 null"),
     (one({"$ref": "#/$defs/none"}), "#/$defs/none"),
     (one({"$ref": "http://example.org/x.json"}), "x.json"),
     (one({"pattern": "[a"}), "正则"),

@@ -140,6 +140,7 @@ MATH_TEXTS = [
     "degrees(pi)", "radians(180)", "hypot(3, 4)", "factorial(20)", "comb(50, 6)", "perm(10, 3)",
     "perm(5)", "gcd(84, 36)", "lcm(4, 6)", "isqrt(17)", "floor(-2.5)", "ceil(2.1)", "trunc(-2.5)",
     "fmod(-7, 3)", "log1p(1e-9)", "expm1(1e-9)", "e*tau", "comb(3, 5)", "factorial(0)",
+    "asinh(1)", "acosh(2)", "atanh(0.5)", "fabs(-2)", "erf(1)", "erfc(1)", "gamma(5)", "lgamma(9)",
 ]  # fmt: skip
 
 
@@ -166,6 +167,8 @@ def test_functions_are_those_of_the_math_module(text):
         ("float(3)", 3.0),
         ("min(3, 1, 2)", 1),
         ("max(2.5, 1)", 2.5),
+        ("sum(1, 2, 3.5)/3", 6.5 / 3),
+        ("sum(9)", 9),
         ("comb(10**18, 3)", math.comb(10**18, 3)),
         ("factorial(1000)", math.factorial(1000)),
     ],

@@ -82,6 +82,8 @@ def statuses(events):
 
 def assert_it_can_be_sent(messages):
     json.dumps(messages, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert len(ids) == len(set(ids)) and all(map(str.strip, ids))
     assert_every_call_has_one_result_in_order(messages)
 
 
@@ -675,6 +677,18 @@ def test_whatever_a_model_answers_the_history_can_be_sent(turns):
         assert isinstance(end, Finished)
     except BackendError as error:
         assert "Turn" in str(error)
+    assert_it_can_be_sent(messages)
+
+
+@pytest.mark.parametrize("id", ["a", "", " ", None, 7])
+def test_an_id_or_name_that_servers_refuse_is_replaced(id):
+    call = ToolCall(id, "t", "{}")
+    turns = [Turn("", (call, call)), Turn("", (call, ToolCall("b", "", "{}"))), Turn("好")]
+    messages, _ = run(turns, [tool("t", lambda a: 1)])
+    functions = [c for m in messages for c in m.get("tool_calls", ())]
+    ids = [c["id"] for c in functions]
+    assert len(ids) == 4 and len(set(ids)) == 4 and all(map(str.strip, ids)) and ids[3] == "b"
+    assert [c["function"]["name"] for c in functions] == ["t", "t", "t", "unnamed"]
     assert_it_can_be_sent(messages)
 
 

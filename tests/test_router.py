@@ -97,6 +97,20 @@ def test_parameters_of_any_shape_do_no_harm(parameters):
     assert names(ToolRouter([*OTHERS, tool]).pick("mail", k=2)) == ["send_mail"]
 
 
+@pytest.mark.parametrize("key", ["parameters", "inputSchema", "input_schema"])
+def test_tools_may_be_written_as_any_vendor_writes_them(key):
+    text = {"properties": {"city": {"description": "weather of a town"}}}
+    tool = {"name": "t", "description": "d", key: text}
+    others = [{"name": f"other{n}", "description": "mail"} for n in range(3)]
+    for written in (tool, {"type": "function", "function": tool}):
+        (found,) = ToolRouter([*others, written]).pick("the weather", k=1)
+        assert (found.name, found.words) == ("t", ("weather",))
+
+
+def test_a_message_without_text_asks_for_nothing():
+    assert asked_lately([{"role": "user", "content": None}, {"role": "user"}]).strip() == ""
+
+
 def test_a_description_may_be_missing():
     tools = [{"name": "send_mail"}, {"name": "b", "description": None}, *OTHERS]
     assert names(ToolRouter(tools).pick("mail")) == ["send_mail"]

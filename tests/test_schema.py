@@ -6,8 +6,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
+import ipaddress
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -482,6 +485,12 @@ RUNNING = "Look up the weather: now and later.\n\nWorks for cities only."
         ("Do.\n\nReturns (dict): x", "Do.", {}),
         ("做。\n\n参数\n----\na : int\n    一\n\n返回\n----\nint", "做。", {"a": "一"}),
         ("Do.\n\nSection\n-------\nText.", "Do.\n\nSection\n-------\nText.", {}),
+        (  # a dash for the colon, brackets for the type; a dash inside a word or text cuts nothing
+            "Do.\n\nArgs:\n    a - One - two\n    b (int) -- Two: 2\n    c [str]: Non-empty",
+            "Do.",
+            {"a": "One - two", "b": "Two: 2", "c": "Non-empty"},
+        ),
+        ("Do.\n\nArgs:\n    a: One\n    non-empty", "Do.", {"a": "One\nnon-empty"}),
     ],
 )
 def test_docstring_is_taken_apart(text, description, params):
@@ -776,6 +785,9 @@ UTC = datetime.timezone.utc
         (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
         (uuid.UUID, "00000000-0000-0000-0000-000000000005", uuid.UUID(int=5)),
         (pathlib.Path, "a/b", pathlib.Path("a/b")),
+        (Union[int, os.PathLike], "a/b", "a/b"),
+        (ipaddress.IPv4Address, "10.0.0.1", ipaddress.IPv4Address("10.0.0.1")),
+        (fractions.Fraction, "2/6", fractions.Fraction(1, 3)),
         (bytes, "00ff", b"\x00\xff"),
         (complex, "1+2j", 1 + 2j),
         (Spot, {"x": 1.0, "when": "2026-11-30"}, Spot(1, DAY)),

@@ -460,6 +460,14 @@ def test_only_one_slip_after_two_right_letters_is_mended(word):
     assert known == [word]
 
 
+def test_no_slips_are_looked_for_in_a_word_without_end():
+    def terms(start, part=""):
+        raise AssertionError("a thousand letters have 54,000 slips of a thousand letters each")
+
+    known = known_words(["a" * 1_000], SimpleNamespace(count=lambda word: 0, terms=terms))
+    assert known == ["a" * 1_000]
+
+
 def test_a_latin_word_is_not_outvoted_by_pairs_of_characters(tmp_path):
     text = "# T\n\n## 甲\n\nDPO 的失效\n\n## 乙\n\n模型输出变长\n\n## 丙\n\n无关的文字\n"
     (tmp_path / "a.md").write_text(text, encoding="utf-8")
