@@ -5392,7 +5392,8 @@ _UNDECIDED = 256  # characters; what may still be bare JSON by then is held to t
 class TextStream:
     """Takes a reply in pieces and tells what may be shown: all that stands before a possible call.
 
-    `feed` and `close` return (kind, piece) pairs, kind "text" or "reasoning". After `close`,
+    `feed` and `close` return (kind, piece) pairs, kind "text" or "reasoning"; ("again", "") says
+    that the text so far was reasoning, as a lone </think> has shown. After `close`,
     `parts` is what the whole reply holds, however it was cut into pieces.
     """
 
@@ -5423,9 +5424,11 @@ class TextStream:
         """Returns what is left to show at the end of the reply."""
         self.parts = _take_apart("".join(self._whole), self._tools)
         shown = "".join(self._shown)
-        left = self.parts.text[len(shown) if self.parts.text.startswith(shown) else 0:]
+        right = self.parts.text.startswith(shown)
+        left = self.parts.text[len(shown) if right else 0:]
         thought = self._pending if self._kind == "reasoning" else ""
-        return [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
+        rest = [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
+        return rest if right else [("again", ""), *rest]
 
     def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
@@ -5468,6 +5471,7 @@ class TextStream:
         rest = self._pending[found.end():]
         if self._kind == "text":  # all of it was reasoning
             self._shown.clear()
+            out.append(("again", ""))
         else:
             self._emit(found.start(), out)
         self._go_on("start", rest)
@@ -9460,7 +9464,8 @@ class LiveScreen:
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
-        if kind == "again":  # the stream broke; the answer begins anew
+        if kind == "again":  # the stream broke, or was reasoning so far; the answer begins anew
+            self._pause()
             self.shown = ""
         elif kind == "text" and self._answer:
             self._change_to("text")

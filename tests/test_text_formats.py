@@ -831,8 +831,14 @@ def test_text_before_a_lone_closing_tag_turns_out_to_be_reasoning():
         for pair in stream.feed(piece)
     ]
     shown += stream.close()
-    assert shown == [("text", "先想。"), ("text", "答案。"), ("text", "好")]
+    assert shown == [("text", "先想。"), ("again", ""), ("text", "答案。"), ("text", "好")]
     assert stream.parts == ("答案。好", (), "", "先想。再想。")
+
+
+def test_a_call_that_turns_out_to_be_reasoning_takes_the_text_before_it_along():
+    stream = TextStream(TOOLS)
+    shown = [*stream.feed("先想。[TOOL_CALLS]today{}</think>"), *stream.feed("答案。"), *stream.close()]
+    assert shown == [("text", "先想。"), ("again", ""), ("text", "答案。")] and not stream.parts.calls
 
 
 # --- anything at all ---
