@@ -5209,13 +5209,12 @@ _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commenta
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
 _SHOWN = ("~~~", "`")  # around code: what stands between two runs of these is only shown
-_QUOTED_HERE = r"""[`"“「『'‘(（]\Z|^\s*(?:>|[-*+•]\s).*\Z"""  # and what a line shows or lists
+_QUOTING = r"""(?m)[`"“「『'‘(（]\Z|^[ \t]*[>*+•-][ \t]*\Z"""  # and what a line quotes or lists
 
 
 def _is_quoted(text: str, pos: int) -> bool:
-    """True when the line up to `pos` says that what follows is only shown."""
-    line = text[max(text.rfind("\n", 0, pos) + 1, pos - 99):pos]
-    return bool(_search(_QUOTED_HERE, line))
+    """True when what stands right before `pos` says that what follows is only shown."""
+    return bool(_search(_QUOTING, text[max(0, pos - 9):pos]))
 
 
 _ROWS: dict[str, list[str]] = {}
@@ -5424,11 +5423,10 @@ class TextStream:
         """Returns what is left to show at the end of the reply."""
         self.parts = _take_apart("".join(self._whole), self._tools)
         shown = "".join(self._shown)
-        right = self.parts.text.startswith(shown)
-        left = self.parts.text[len(shown) if right else 0:]
+        again = [] if self.parts.text.startswith(shown) else [("again", "")]
+        left = self.parts.text[0 if again else len(shown):]
         thought = self._pending if self._kind == "reasoning" else ""
-        rest = [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
-        return rest if right else [("again", ""), *rest]
+        return again + [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
 
     def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
@@ -5744,9 +5742,10 @@ def _openai_usage(usage: dict) -> Usage:
     )
 
 
-_FINISH_REASONS = {  # of old APIs, Mistral and gateways → the usual words
-    "function_call": "tool_calls", "tool_use": "tool_calls", "end_turn": "stop",
-    "max_tokens": "length", "model_length": "length", "MAX_TOKENS": "length",
+_FINISH_REASONS = {  # of old APIs, Mistral, Anthropic, Gemini and gateways → the usual words
+    "function_call": "tool_calls", "tool_use": "tool_calls", "end_turn": "stop", "STOP": "stop",
+    "stop_sequence": "stop", "max_tokens": "length", "model_length": "length",
+    "MAX_TOKENS": "length",
 }
 
 
@@ -5833,9 +5832,6 @@ class OpenAIFold(_Fold):
 
 # --- Anthropic Messages ---
 
-_STOP_REASONS = {
-    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
-}
 _DELTAS = {  # the type of a delta → (its field, the field of the block)
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -5892,7 +5888,7 @@ class AnthropicFold(_Fold):
 
     def _stop(self, holder: dict) -> None:
         if reason := _text(holder.get("stop_reason")):
-            self.finish, self.done = _STOP_REASONS.get(reason, reason), True
+            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
 
     def _open(self, index: object, block: dict) -> Pieces:
         self._blocks[repr(index)] = dict(block)
@@ -8361,9 +8357,6 @@ def gemini_request(question: Question, settings: Settings) -> dict:
     return {"contents": contents, **_filled(rest)}
 
 
-_GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
-
-
 class GeminiFold(OpenAIFold):
     """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
@@ -8390,7 +8383,7 @@ class GeminiFold(OpenAIFold):
             "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
             "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
         }
-        choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
+        choice = {"delta": delta, "finish_reason": reason}
         return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:

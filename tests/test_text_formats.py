@@ -472,9 +472,9 @@ SHOWN = [
     # what a line quotes or lists, and a longer fence around a shorter one, is only shown
     '> <tool_call>{"name": "today", "arguments": {}}</tool_call>',
     '- <tool_call>{"name": "today", "arguments": {}}</tool_call> 是 Hermes\n* [TOOL_CALLS]today{} 是 Mistral',
-    "'<tool_call>{\"name\": \"today\"}</tool_call>' 和 (<tool_call>{\"name\": \"today\"}</tool_call>)",
+    '\'<tool_call>{"name": "today"}</tool_call>\' 和 (<tool_call>{"name": "today"}</tool_call>)',
     '````\n```\n<tool_call>{"name": "today", "arguments": {}}</tool_call>\n```\n````',
-    '~~~~\n~~~\n[TOOL_CALLS]today{}\n~~~\n~~~~',
+    "~~~~\n~~~\n[TOOL_CALLS]today{}\n~~~\n~~~~",
     "推理在 `</think>` 处结束。",
     "```\n</think>\n```\n是结束标记。",
     "他写了“</think>”。",
@@ -504,6 +504,7 @@ READ = [
     # closers are missing, orphaned, or inside a string
     (f"<tool_call>{CALL}", X, ""),
     (f"<tool_call>{CALL}</tool_call></tool_call>", X, "</tool_call>"),
+    ('- 一\n- 二[TOOL_CALLS]find_song{"title":"x"}', X, "- 一\n- 二"),
     (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", X, ""),
     ("<tool_call>\n<function=find_song>\n<parameter=title>\nx\n</parameter>\n</tool_call>", X, ""),
     ("<function=find_song><parameter=title><b>y</b></function></parameter></function>",
@@ -837,8 +838,14 @@ def test_text_before_a_lone_closing_tag_turns_out_to_be_reasoning():
 
 def test_a_call_that_turns_out_to_be_reasoning_takes_the_text_before_it_along():
     stream = TextStream(TOOLS)
-    shown = [*stream.feed("先想。[TOOL_CALLS]today{}</think>"), *stream.feed("答案。"), *stream.close()]
-    assert shown == [("text", "先想。"), ("again", ""), ("text", "答案。")] and not stream.parts.calls
+    shown = [
+        *stream.feed("先想。[TOOL_CALLS]today{}</think>"),
+        *stream.feed("答案。"),
+        *stream.close(),
+    ]
+    assert (
+        shown == [("text", "先想。"), ("again", ""), ("text", "答案。")] and not stream.parts.calls
+    )
 
 
 # --- anything at all ---
