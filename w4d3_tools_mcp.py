@@ -4853,7 +4853,9 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
     return read
 
 
-_read_calls = _json_reader()
+_read_calls = _json_reader(  # behind a marker; a fence may stand around the JSON
+    r"(?:```(?:json)?\s*(?=[\[{]))?", r"(?:\s*```)?",
+)
 _kimi_json = _json_reader(
     r"<\|tool_call_begin\|>\s*(?P<id>(?P<name>\d+(?![^\s<])|[^\s<:]{1,200}(?=:\d))(?::\d+)?)\s*"
     r"<\|tool_call_argument_begin\|>\s*",
@@ -4929,8 +4931,9 @@ _read_xml = _tag_reader(
     r"""\s*<(?:｜DSML｜)?parameter(?:=| name=)["']?([^"'<>\n]{1,200})["']?"""
     r"""(?: string="(true|false)")?>""",
     r"</(?:｜DSML｜)?parameter>"  # often missing
-    r"|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>\s*(?:<|\Z))",
-    r"\s*</(?:｜DSML｜)?(?:function|invoke)>",
+    r"|(?=<(?:｜DSML｜)?parameter\b|</(?:｜DSML｜)?(?:function|invoke)>\s*(?:<(?!/parameter)|\Z))"
+    r"|(?=</tool_call>\s*\Z)",
+    r"\s*</(?:｜DSML｜)?(?:function|invoke)>|\s*(?=</tool_call>)",
 )
 _read_glm = _tag_reader(
     r"\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
@@ -5207,7 +5210,7 @@ TEXT_FORMATS = {
     "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
     "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
-    "json": TextFormat(_read_calls, closes="] </tool_call>"),
+    "json": TextFormat(_json_reader(), closes="] </tool_call>"),
     "pythonic": TextFormat(_read_python),
     "glm4": TextFormat(_read_named),
 }
@@ -5237,8 +5240,14 @@ _FRAME = _either(_FRAMES)
 _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
-_SHOWN = ("```", "~~~", "`")  # around code: what stands between two of these is only shown
-_QUOTES = '`"“「『'  # and so is a marker behind one of these
+_SHOWN = ("~~~", "`")  # around code: what stands between two runs of these is only shown
+_QUOTING = r"""(?m)[`"“「『'‘(（]\Z|^[ \t]*[>*+•-][ \t]*\Z"""  # and what a line quotes or lists
+
+
+def _is_quoted(text: str, pos: int) -> bool:
+    """True when what stands right before `pos` says that what follows is only shown."""
+    return bool(_search(_QUOTING, text[max(0, pos - 9):pos]))
+
 
 _ROWS: dict[str, list[str]] = {}
 for _name, _row in TEXT_FORMATS.items():
@@ -5300,15 +5309,17 @@ class _Scan:
         """Act on a marker; returns where to look on."""
         after = at + len(marker)
         if marker in _SHOWN:
-            end = self.text.find(marker, after)
-            whole = end > 0 and (marker != "`" or "\n" not in self.text[after:end])
-            return end + len(marker) if whole else after
+            fence = _match(f"{marker[0]}+", self.text, at)[0]  # ```` may hold ```
+            after = at + len(fence)
+            end = self.text.find(fence, after)
+            whole = end > 0 and (len(fence) > 2 or "\n" not in self.text[after:end])
+            return end + len(fence) if whole else after
+        quoted = _is_quoted(self.text, at)
         if marker in _LONE:
-            if self.thought:
+            if self.thought or quoted:
                 return after
             self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
             return self.enter(after)
-        quoted = at > 0 and self.text[at - 1] in _QUOTES
         for name in () if quoted else _ROWS[marker]:
             if block := _read_block(TEXT_FORMATS[name], self.text, at, self.reading):
                 if self.keep_calls:
@@ -5412,7 +5423,8 @@ _UNDECIDED = 256  # characters; what may still be bare JSON by then is held to t
 class TextStream:
     """Takes a reply in pieces and tells what may be shown: all that stands before a possible call.
 
-    `feed` and `close` return (kind, piece) pairs, kind "text" or "reasoning". After `close`,
+    `feed` and `close` return (kind, piece) pairs, kind "text" or "reasoning"; ("again", "") says
+    that the text so far was reasoning, as a lone </think> has shown. After `close`,
     `parts` is what the whole reply holds, however it was cut into pieces.
     """
 
@@ -5443,9 +5455,10 @@ class TextStream:
         """Returns what is left to show at the end of the reply."""
         self.parts = _take_apart("".join(self._whole), self._tools)
         shown = "".join(self._shown)
-        left = self.parts.text[len(shown) if self.parts.text.startswith(shown) else 0:]
+        again = [] if self.parts.text.startswith(shown) else [("again", "")]
+        left = self.parts.text[0 if again else len(shown):]
         thought = self._pending if self._kind == "reasoning" else ""
-        return [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
+        return again + [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
 
     def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
@@ -5481,9 +5494,14 @@ class TextStream:
             self._emit(stop.start() if stop else len(self._pending), out)
             self._kind = "held" if found else self._kind
             return bool(found)
+        said = "".join(self._shown) + self._pending[:found.start()]
+        if self._kind == "text" and ("`" in said or "~~~" in said or _is_quoted(said, len(said))):
+            self._kind = "held"  # perhaps only shown, in code or in quotes
+            return True
         rest = self._pending[found.end():]
         if self._kind == "text":  # all of it was reasoning
             self._shown.clear()
+            out.append(("again", ""))
         else:
             self._emit(found.start(), out)
         self._go_on("start", rest)
@@ -5756,6 +5774,13 @@ def _openai_usage(usage: dict) -> Usage:
     )
 
 
+_FINISH_REASONS = {  # of old APIs, Mistral, Anthropic, Gemini and gateways → the usual words
+    "function_call": "tool_calls", "tool_use": "tool_calls", "end_turn": "stop", "STOP": "stop",
+    "stop_sequence": "stop", "max_tokens": "length", "model_length": "length",
+    "MAX_TOKENS": "length",
+}
+
+
 class OpenAIFold(_Fold):
     """Chat completion chunks, or one whole reply, folded into a Turn."""
 
@@ -5778,7 +5803,7 @@ class OpenAIFold(_Fold):
             delta, self.done = choice["message"], self.done or "choices" in chunk
         self.done = self.done or chunk.get("done") is True  # Ollama's own format
         if reason := _text(choice.get("finish_reason") or choice.get("done_reason")):
-            self.finish, self.done = "tool_calls" if reason == "function_call" else reason, True
+            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
         entries = _list(delta.get("tool_calls"))
         if isinstance(delta.get("function_call"), dict):
             entries = [*entries, {"function": delta["function_call"]}]
@@ -5839,9 +5864,6 @@ class OpenAIFold(_Fold):
 
 # --- Anthropic Messages ---
 
-_STOP_REASONS = {
-    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
-}
 _DELTAS = {  # the type of a delta → (its field, the field of the block)
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -5898,7 +5920,7 @@ class AnthropicFold(_Fold):
 
     def _stop(self, holder: dict) -> None:
         if reason := _text(holder.get("stop_reason")):
-            self.finish, self.done = _STOP_REASONS.get(reason, reason), True
+            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
 
     def _open(self, index: object, block: dict) -> Pieces:
         self._blocks[repr(index)] = dict(block)
@@ -7532,6 +7554,8 @@ def read_error(body: bytes) -> tuple[str, object]:
 
 def raise_error_object(value: dict) -> None:
     """Raise HttpError when an object of a reply is an error, as some send under HTTP 200."""
+    choice = _dict(next(iter(_list(value.get("choices"))), None))
+    value = choice if choice.get("error") else value  # OpenRouter puts it there
     error = value.get("error") or (value if value.get("object") == "error" else None)
     answers = any(value.get(key) for key in ("choices", "candidates", "type", "data", "models"))
     if not error and (answers or not _sentence(value)):
@@ -7980,6 +8004,9 @@ _NO_TOOLS = (  # vLLM, llama-server, Ollama; OpenRouter, strict servers; Mistral
 )
 _NO_STREAM = r"(?i)\bstream(ing)?\b.{0,60}(not supported|unsupported)|(not|n't) support stream"
 _TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|maximum.{0,30}tokens"
+_CUT_SHORT = (  # reasons to end an answer that was not at its end
+    r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
+)
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
@@ -8131,6 +8158,8 @@ class HttpModel:
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
+        if turn.text and re.search(_CUT_SHORT, turn.finish):
+            self.notice(f"回答可能不完整：服务器给的结束原因是 {turn.finish}。")
         usage = turn.usage or Usage()
         low = estimated_tokens(body) if usage.input else 0
         if context_was_cut(usage, low):
@@ -8373,9 +8402,6 @@ def gemini_request(question: Question, settings: Settings) -> dict:
     return {"contents": contents, **_filled(rest)}
 
 
-_GEMINI_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"}
-
-
 class GeminiFold(OpenAIFold):
     """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
@@ -8402,7 +8428,7 @@ class GeminiFold(OpenAIFold):
             "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
             "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
         }
-        choice = {"delta": delta, "finish_reason": _GEMINI_FINISH.get(reason, reason)}
+        choice = {"delta": delta, "finish_reason": reason}
         return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
@@ -9476,7 +9502,8 @@ class LiveScreen:
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
-        if kind == "again":  # the stream broke; the answer begins anew
+        if kind == "again":  # the stream broke, or was reasoning so far; the answer begins anew
+            self._pause()
             self.shown = ""
         elif kind == "text" and self._answer:
             self._change_to("text")

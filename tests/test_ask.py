@@ -444,6 +444,14 @@ def test_a_line_of_a_hundred_thousand_characters_is_cut_in_no_time():
     assert time.monotonic() - begin < 5  # a hang is the failure: it took minutes
 
 
+def test_reasoning_that_was_shown_as_text_stays_on_a_line_of_its_own():
+    lines: list[str] = []
+    screen = w.LiveScreen(lines.append, w.Style(80, False), answer=lines.append)
+    for kind, piece in (("text", "想"), ("again", ""), ("text", "答案")):
+        screen.delta(kind, piece)
+    assert lines == ["想", "\n", "答案"] and screen.shown == "答案"
+
+
 def test_no_text_of_a_model_or_a_tool_steers_the_terminal():
     lines = []
     screen = w.LiveScreen(

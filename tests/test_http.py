@@ -200,6 +200,22 @@ def test_A9_an_entry_without_function_is_skipped():
         assert Client(server).run()[0].text == "395"
 
 
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "model_length", "MAX_TOKENS"])
+def test_A11_every_word_for_the_limit_means_that_the_answer_is_not_whole(reason):
+    with FakeServer(whole(message("半句", finish=reason))) as server:
+        assert Client(server).run()[0].reason == "length"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["content_filter", "SAFETY", "refusal", "sensitive", "insufficient_system_resource", "error"],
+)
+def test_an_answer_that_the_server_broke_off_is_called_incomplete(reason):
+    with FakeServer(whole(message("半句", finish=reason))) as server:
+        client = Client(server)
+        assert client.run()[0].text == "半句" and reason in "".join(client.told)
+
+
 def test_A11_a_call_cut_off_at_the_limit_is_not_run():
     with FakeServer(
         whole(message(None, call('{"expression":"17'), finish="length")), ANSWERS
@@ -514,6 +530,18 @@ def test_a_stream_is_read_by_the_book(reply):
 ERRORS_UNDER_200 = {
     "D6 first": [{"error": {"message": "overloaded", "code": 502}, "choices": []}],
     "D6 later": [*TEXT[:2], {"error": {"message": "overloaded", "code": 502}, "choices": []}],
+    "D6 inside the choice": [
+        *TEXT[:2],
+        {
+            "choices": [
+                {
+                    "delta": {},
+                    "finish_reason": "error",
+                    "error": {"message": "overloaded", "code": 502},
+                }
+            ]
+        },
+    ],
     "D7 an error event": [
         "event: error\ndata: "
         + json.dumps({"error": {"message": "overloaded", "status_code": 503}})

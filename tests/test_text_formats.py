@@ -469,6 +469,15 @@ SHOWN = [
     "<|channel|>commentary to=functions.today<|message|>",
     "Thought: 直接回答\nFinal Answer: 5",
     "\ud800 <tool_call>",
+    # what a line quotes or lists, and a longer fence around a shorter one, is only shown
+    '> <tool_call>{"name": "today", "arguments": {}}</tool_call>',
+    '- <tool_call>{"name": "today", "arguments": {}}</tool_call> 是 Hermes\n* [TOOL_CALLS]today{} 是 Mistral',
+    '\'<tool_call>{"name": "today"}</tool_call>\' 和 (<tool_call>{"name": "today"}</tool_call>)',
+    '````\n```\n<tool_call>{"name": "today", "arguments": {}}</tool_call>\n```\n````',
+    "~~~~\n~~~\n[TOOL_CALLS]today{}\n~~~\n~~~~",
+    "推理在 `</think>` 处结束。",
+    "```\n</think>\n```\n是结束标记。",
+    "他写了“</think>”。",
 ]
 
 
@@ -495,6 +504,11 @@ READ = [
     # closers are missing, orphaned, or inside a string
     (f"<tool_call>{CALL}", X, ""),
     (f"<tool_call>{CALL}</tool_call></tool_call>", X, "</tool_call>"),
+    ('- 一\n- 二[TOOL_CALLS]find_song{"title":"x"}', X, "- 一\n- 二"),
+    (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", X, ""),
+    ("<tool_call>\n<function=find_song>\n<parameter=title>\nx\n</parameter>\n</tool_call>", X, ""),
+    ("<function=find_song><parameter=title><b>y</b></function></parameter></function>",
+     [("find_song", {"title": "<b>y</b></function>"})], ""),
     ('<tool_call>{"name":"find_song","arguments":{"title":"</tool_call>"}}</tool_call>',
      [("find_song", {"title": "</tool_call>"})], ""),
     ('<tool_call>{"name":"find_song","arguments":{"title":"a</think>b"}}</tool_call>',
@@ -818,8 +832,20 @@ def test_text_before_a_lone_closing_tag_turns_out_to_be_reasoning():
         for pair in stream.feed(piece)
     ]
     shown += stream.close()
-    assert shown == [("text", "先想。"), ("text", "答案。"), ("text", "好")]
+    assert shown == [("text", "先想。"), ("again", ""), ("text", "答案。"), ("text", "好")]
     assert stream.parts == ("答案。好", (), "", "先想。再想。")
+
+
+def test_a_call_that_turns_out_to_be_reasoning_takes_the_text_before_it_along():
+    stream = TextStream(TOOLS)
+    shown = [
+        *stream.feed("先想。[TOOL_CALLS]today{}</think>"),
+        *stream.feed("答案。"),
+        *stream.close(),
+    ]
+    assert (
+        shown == [("text", "先想。"), ("again", ""), ("text", "答案。")] and not stream.parts.calls
+    )
 
 
 # --- anything at all ---
