@@ -33,16 +33,21 @@ COMMANDS = {
 
 
 def run(arguments, *, columns=80, cwd=ROOT, **environment):
-    """The finished process of one command, with a bare environment and a fixed width."""
+    """The finished process of one command, with a bare environment and a fixed width.
+
+    Started as a module, which does the same as the script and keeps its compiled code: hundreds of
+    starts take a third of the time. Tests about the script as such start it as a script.
+    """
     env = {
         "PATH": os.environ.get("PATH", ""),
         "COLUMNS": str(columns),
         "PYTHONUTF8": "1",
+        "PYTHONPATH": str(ROOT),
         "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""),
         **environment,
     }
     return subprocess.run(
-        [sys.executable, str(PRODUCT), *arguments],
+        [sys.executable, "-m", PRODUCT.stem, *arguments],
         cwd=cwd,
         env=env,
         capture_output=True,

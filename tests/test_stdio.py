@@ -551,7 +551,7 @@ def test_reader_that_goes_away_ends_the_process():
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", ">&-"])
 def test_missing_descriptors_do_no_harm(closed):
     done = subprocess.run(
-        f"exec {sys.executable} {SCRIPT} --mcp-server {closed}",
+        f'exec "{sys.executable}" "{SCRIPT}" --mcp-server {closed}',
         shell=True,
         timeout=20,
         input=as_line(initialize()),
