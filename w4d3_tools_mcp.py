@@ -8751,6 +8751,7 @@ PASSED_VARIABLES = (
     "PATH HOME USER LOGNAME SHELL TERM LANG LC_ALL LC_CTYPE TMPDIR TMP TEMP SYSTEMROOT SYSTEMDRIVE"
     " WINDIR COMSPEC PATHEXT APPDATA LOCALAPPDATA PROGRAMFILES USERPROFILE HOMEDRIVE HOMEPATH"
 ).split()
+LAST_WORDS_SECONDS = 0.5  # for the log of a child that has ended
 CLOSE_SECONDS = 2.0  # after closing its input, and again after SIGTERM; both SDKs wait as long
 LOG_LINES = 20  # of its stderr, kept for error messages
 
@@ -8796,7 +8797,9 @@ class StdioServer:
             self._write_lines: self._lines, self._read: self._waiting, self._read_log: self.log,
         }
         for each, place in work.items():
-            threading.Thread(target=each, args=(self.process, place), daemon=True).start()
+            last = threading.Thread(target=each, args=(self.process, place), daemon=True)
+            last.start()
+        self._log_reader = last
 
     def restart(self) -> None:
         """End the child, however it is, and start a new one."""
@@ -8834,6 +8837,7 @@ class StdioServer:
 
     def gone(self) -> ServerGoneError:
         """The error for a child that has ended, with its last words."""
+        self._log_reader.join(LAST_WORDS_SECONDS)  # they may still be in the pipe
         last = "".join(f"\n  {line}" for line in list(self.log)[-3:])
         return ServerGoneError("服务器已经退出" + (f"，它最后的日志：{last}" if last else ""))
 
