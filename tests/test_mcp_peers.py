@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_inspector_finds_our_schemas_portable():
 
 def test_fastmcp_command_line_lists_our_tools():
     python = pathlib.Path(python_of("fm"))
-    listed = run([str(python.with_name("fastmcp")), "list", "--command", " ".join(SERVER)])
+    listed = run([str(python.with_name("fastmcp")), "list", "--command", shlex.join(SERVER)])
     assert all(name in listed for name in TOOLS)
 
 

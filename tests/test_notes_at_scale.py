@@ -9,6 +9,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -21,7 +22,8 @@ QUERIES = json.loads((HERE / "data" / "notes_queries.json").read_text("utf-8"))
 
 def fts5_is_missing():
     try:
-        sqlite3.connect(":memory:").execute("CREATE VIRTUAL TABLE t USING fts5(x)")
+        with closing(sqlite3.connect(":memory:")) as base:
+            base.execute("CREATE VIRTUAL TABLE t USING fts5(x)")
     except sqlite3.OperationalError:
         return True
     return False
@@ -410,7 +412,8 @@ def test_on_a_read_only_disk_the_notes_are_held_in_memory(folder, tmp_path, monk
         stored(folder, tmp_path / "cache").search("梯度")
         save_again(folder / "a.md", "# 优化\n\n梯度\n")
     else:
-        sqlite3.connect(path).execute("VACUUM")
+        with closing(sqlite3.connect(path)) as base:
+            base.execute("VACUUM")
     connect = sqlite3.connect
     monkeypatch.setattr(
         sqlite3,
