@@ -8042,8 +8042,6 @@ class HttpModel:
         patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
         clock: Callable | None = None, now: Callable | None = None, sleep: Callable | None = None,
     ):
-        import time
-
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
         base, _, self.query = repair_base_url(base_url).partition("?")
@@ -10784,7 +10782,6 @@ def run_router_demo(args, style: Style) -> Iterator[str]:
 
 
 ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
-ROUTE_TO = 5
 
 
 def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
@@ -10794,7 +10791,7 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
     """
     if args.no_route or (args.route is None and len(registry) <= ROUTE_ABOVE):
         return registry
-    k = args.route or ROUTE_TO
+    k = args.route or ROUTED_TO
     return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
 
 
@@ -11016,8 +11013,6 @@ def screen_style(stream) -> Style:
 
 def run_ask(args, style: Style) -> Iterator[str]:
     """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
-    import time
-
     question = _read_question(args.ask).strip()
     if not question:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
@@ -11187,7 +11182,7 @@ OPTIONS = (
         ASK, default="auto",
     ),
     Option(
-        "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTE_TO} 个",
+        "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
         ASK, _positive(int),
     ),
     Option("--no-route", "", "不挑，全部工具都给模型", ASK),

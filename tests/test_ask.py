@@ -51,6 +51,26 @@ def ask(*flags: str, env: dict | None = None, stdin: bytes | None = b"", questio
     )
 
 
+def asking(server: FakeServer, *flags: str) -> subprocess.Popen:
+    """The running process of --ask against a fake server."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            PROGRAM,
+            "--ask",
+            QUESTION,
+            "--base-url",
+            server.url,
+            "--model",
+            "m",
+            *flags,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
+    )
+
+
 def said(process) -> str:
     return process.stderr.decode()
 
@@ -252,22 +272,7 @@ def test_ctrl_c_while_waiting_is_prompt_and_exit_code_130():
         return Reply(b"data: ", stay, type="text/event-stream")
 
     with FakeServer(slow) as server:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                PROGRAM,
-                "--ask",
-                QUESTION,
-                "--base-url",
-                server.url,
-                "--model",
-                "m",
-                "--json",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
-        )
+        child = asking(server, "--json")
         assert asked.wait(30)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=10)
@@ -286,24 +291,7 @@ def test_ctrl_c_during_a_call_repairs_the_history(tmp_path):
     with FakeServer(
         whole(message(None, call("{}", name="wait"), call("{}", id="b", name="wait")))
     ) as server:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                PROGRAM,
-                "--ask",
-                QUESTION,
-                "--base-url",
-                server.url,
-                "--model",
-                "m",
-                "--json",
-                "--tools",
-                str(tools),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
-        )
+        child = asking(server, "--json", "--tools", str(tools))
         line = child.stderr.readline()
         assert "wait()".encode() in line
         child.send_signal(signal.SIGINT)
