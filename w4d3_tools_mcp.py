@@ -4654,15 +4654,15 @@ def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 10  文本协议 Text formats      uses §1, §3 · pure
+# § 10  文本协议 Text formats      uses §1, §3, §9 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # A model without native calls writes them into its text, each family in its own way. One row of
 # TEXT_FORMATS is one way; a few readers serve all rows. Reasoning is set aside first: what a model
-# only considered is never run. A marker of a family is trusted; bare JSON or Python runs only as
-# the whole answer, with names and arguments that fit the tools on offer. Code fences and `quoted`
-# markers show a call, they do not make one. What cannot be read stays text; nothing here raises, or
-# takes more than linear time. Patterns are kept as text, for `re` to compile when first used: all
-# at import would take 10 ms. Sources: the chat templates and format pages of the families.
+# only considered is never run. A marker of a family is trusted, in the middle of a sentence only
+# with a tool on offer; bare JSON or Python runs only as the whole answer, with names and arguments
+# that fit the tools. Code fences and `quoted` markers show a call, they do not make one. What
+# cannot be read stays text; nothing here raises, or takes more than linear time. Patterns are text
+# until first used: all at import would take 10 ms. Sources: the families' templates and docs.
 
 MOST_MISSES = 16  # long looks that led nowhere; a text with more of them is not trying to call
 MENDED_CHARACTERS = 20_000  # of JSON or Python that is only nearly right
@@ -4672,15 +4672,6 @@ _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _ID_KEYS = ("id", "tool_call_id", "call_id")
 _CALL_KEYS = frozenset((*_NAME_KEYS, *_ARGUMENT_KEYS, *_ID_KEYS, "type", "index"))
 _SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")  # OpenAI, Anthropic, MCP
-
-
-class TextParse(NamedTuple):
-    """A reply taken apart: what is left to show, and the calls in the order they were written."""
-
-    text: str
-    calls: tuple[ToolCall, ...] = ()
-    format: str = ""  # the row of TEXT_FORMATS that read the first call
-    reasoning: str = ""
 
 
 class _Reading:
@@ -4694,9 +4685,13 @@ class _Reading:
         }
         self.any_tool, self.cut = tools is None, cut
         self.bare = False  # in an answer without markers only exact calls count
-        self.begin = 0  # of the answer, behind the reasoning
+        self.begin = 0  # of the text that is not sorted yet
         self.closer = ""  # of the block that is being read
         self.misses = 0
+
+    def miss(self) -> None:
+        """A long look has led nowhere."""
+        self.misses += 1
 
     def parameters(self, name: str) -> dict[str, SchemaRules]:
         """The parameters of a tool, also behind `$ref` and unions; {} when it is not known."""
@@ -4706,6 +4701,10 @@ class _Reading:
         """True when the call names a tool on offer and uses only parameters it has."""
         known = call.name in self.schemas and isinstance(call.arguments, dict)
         return known and call.arguments.keys() <= self.parameters(call.name).keys()
+
+    def line_before(self, text: str, pos: int) -> str:
+        """What stands before `pos` in its line, or the last 200 characters of it."""
+        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip()
 
 
 _Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
@@ -4778,16 +4777,17 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
 
 def _call_from(entry: object, reading: _Reading) -> ToolCall | None:
     """The call that a JSON object spells under any of the known keys; None when it spells none."""
-    if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
-        entry = {**entry, **entry["function"]}
-    if not isinstance(entry, dict) or (reading.bare and not entry.keys() <= _CALL_KEYS):
+    if not isinstance(entry, dict):
         return None
-    name = clean_name(next((entry[k] for k in _NAME_KEYS if isinstance(entry.get(k), str)), ""))
-    given = [entry[key] for key in _ARGUMENT_KEYS if key in entry]
-    if not name or (reading.bare and not given):
+    entry = entry | inner if isinstance(inner := entry.get("function"), dict) else entry
+    if reading.bare and not (entry.keys() <= _CALL_KEYS and entry.keys() & _ARGUMENT_KEYS):
         return None
-    call_id = next((entry[key] for key in _ID_KEYS if entry.get(key)), "")
-    return _new_call(reading, name, given[0] if given else None, id=call_id)
+    name, arguments, id = (
+        next((entry[key] for key in keys if key in entry), None)
+        for keys in (_NAME_KEYS, _ARGUMENT_KEYS, _ID_KEYS)
+    )
+    name = clean_name(name) if isinstance(name, str) else ""
+    return _new_call(reading, name, arguments, id=id) if name else None
 
 
 def _calls_from(value: object, reading: _Reading) -> list[ToolCall]:
@@ -4827,8 +4827,7 @@ def _json_at(text: str, pos: int, reading: _Reading) -> tuple[object, int] | Non
     with contextlib.suppress(ArgumentsError):
         if end > 0:
             return parse_arguments('{"value":' + text[pos:end] + "}")["value"], end
-    reading.misses += 1
-    return None
+    return reading.miss()
 
 
 def _json_reader(head: str = "", tail: str = "") -> Callable:
@@ -4856,6 +4855,7 @@ def _json_reader(head: str = "", tail: str = "") -> Callable:
 _read_calls = _json_reader(  # behind a marker; a fence may stand around the JSON
     r"(?:```(?:json)?\s*(?=[\[{]))?", r"(?:\s*```)?",
 )
+_read_named = _json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")
 _kimi_json = _json_reader(
     r"<\|tool_call_begin\|>\s*(?P<id>(?P<name>\d+(?![^\s<])|[^\s<:]{1,200}(?=:\d))(?::\d+)?)\s*"
     r"<\|tool_call_argument_begin\|>\s*",
@@ -4920,8 +4920,7 @@ def _tag_reader(
             arguments[opened[1]], end = read_as(raw), stop.end()
         if stop := _match(call_end, text, end):
             return stop.end(), [_new_call(reading, name, arguments)] if name else []
-        reading.misses += 1
-        return None
+        return reading.miss()
 
     return read
 
@@ -4952,9 +4951,10 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 def _python_literal(node: ast.expr) -> object:
     """The JSON value of a Python literal. Raises ValueError for anything that would be computed."""
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            if not isinstance(value, float) or math.isfinite(value):
-                return value
+        case ast.Constant(value=bool() | int() | str() | None as value):
+            return value
+        case ast.Constant(value=float(value)) if math.isfinite(value):
+            return value
         case ast.Name(id=word) if word in _WORDS:
             return _WORDS[word]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
@@ -4998,8 +4998,6 @@ def _spelled_well(token: re.Match) -> str:
 
 def _python_nodes(source: str) -> list[ast.expr]:
     """The expressions in `source` and in its lists, mended if need be; [] if it is no Python."""
-    import warnings
-
     attempts = [source]
     if len(source) <= MENDED_CHARACTERS:
         attempts.append(re.sub(_SLOPPY, _spelled_well, source))
@@ -5024,8 +5022,7 @@ def _read_python(text: str, pos: int, reading: _Reading) -> _Block | None:
     calls = [call for node in nodes if (call := _python_call(node, reading))]
     if calls and all(isinstance(node, ast.Call) for node in nodes):
         return pos + len(source), calls
-    reading.misses += 1
-    return None
+    return reading.miss()
 
 
 # --- readers of one family each ---
@@ -5047,12 +5044,10 @@ def _read_gemma(text: str, pos: int, reading: _Reading) -> _Block | None:
         return None
     source = _body(text, start.end(), reading.closer)
     body = re.sub(_GEMMA_TOKEN, _gemma_token, source).strip()
-    found = _json_at(body, 0, reading)
-    if found and found[1] == len(body):
-        call = _new_call(reading, clean_name(start[1]), found[0])
-        return start.end() + len(source), [call]
-    reading.misses += 1
-    return None
+    value, end = _json_at(body, 0, reading) or (None, 0)
+    if end < len(body):
+        return reading.miss()
+    return start.end() + len(source), [_new_call(reading, clean_name(start[1]), value)]
 
 
 _HARMONY_CALL = (
@@ -5073,41 +5068,42 @@ def _read_harmony(text: str, pos: int, reading: _Reading) -> _Block | None:
     call = _new_call(reading, name, body)
     if stop[0] or (body and isinstance(call.arguments, dict)):
         return stop.end(), [call]
-    reading.misses += 1  # cut off
-    return None
+    return reading.miss()  # cut off
 
 
 _REACT_CALL = (
-    r"\**Action\**[:：]\**[ \t]*[`\"']?([\w.-]{1,200})[`\"']?[ \t]*\r?\n\s*"
-    r"\**Action Input\**[:：]\**\s*(?:```(?:json)?\s*(?=\{))?"
+    r"\**Action\**[:：]\**[ \t]*[`\"']?(?P<name>[\w.-]{1,200})"
+    r"(?:\[(?P<inside>[^\n]*)\][`\"']?[ \t]*(?=\r?\n|\Z)"  # the paper's own way: name[text]
+    r"|[`\"']?[ \t]*\r?\n\s*\**Action Input\**[:：]\**\s*(?:```(?:json)?\s*(?=\{))?)"
 )
 _REACT_END = r"\n[ \t]*\**(?:Observation|Thought|Action|Final Answer)\**[:：]|\Z"
 _INVENTED = r"\s*(?:```\s*)?(\**Observation\**[:：])?"
 
 
 def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
-    """Action and Action Input; a bare text is the tool's one required parameter.
+    """Action and Action Input, or Action: name[text]; a bare text is the one required parameter.
 
     What follows `Observation:` is the model's invention and belongs to the block.
     """
     start = _match(_REACT_CALL, text, pos)
-    line = max(reading.begin, text.rfind("\n", 0, pos) + 1)
-    if not start or text[line:pos].strip():
+    if not start or reading.line_before(text, pos):
         return None
-    name = clean_name(start[1])
-    if found := _json_at(text, start.end(), reading):
-        call, end = _new_call(reading, name, found[0]), found[1]
-    else:
-        end = _search(_REACT_END, text, start.end() - 1).start()
-        body = text[start.end():end].strip()
-        call = _new_call(reading, name, body)
+    name, body, end = clean_name(start["name"]), start["inside"], start.end()
+    inside = body is not None
+    if inside and name not in reading.schemas:
+        return None
+    if not inside:
+        stop = _search(_REACT_END, text, end - 1).start()
+        body, end = _json_at(text, end, reading) or (text[end:stop].strip(), stop)
+    call = _new_call(reading, name, body)
+    if isinstance(body, str):
         own = compile_schema(reading.schemas.get(name, {})).own
         keys = list(own.get("required") or own.get("properties", ()))
         bare = isinstance(call.arguments, str)
-        if (keys and not body) or (bare and reading.cut and end == len(text)):
-            return None  # cut off
-        if bare and (len(keys) > 1 or body.startswith(("{", "[", "`"))):
-            return None  # text for one of several parameters, or JSON that is none
+        cut = reading.cut and not inside and end == len(text)
+        unclear = cut or len(keys) > 1 or body.startswith(("{", "[", "`"))
+        if (keys and not body) or (bare and unclear):
+            return None
         if bare and name in reading.schemas:
             raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
             call = call._replace(arguments={k: _typed(name, k, reading, str, raw) for k in keys})
@@ -5118,7 +5114,7 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
 # --- the table: a row per way of writing ---
 
 
-class TextFormat(NamedTuple):
+class TextFormat:
     """Markers and reader of one family; several markers of a kind are separated by blanks.
 
     opens stand before one or more calls, closes may follow, begins are part of a call; a row
@@ -5126,14 +5122,11 @@ class TextFormat(NamedTuple):
     for tools on offer.
     """
 
-    read: Callable[[str, int, _Reading], _Block | None]
-    opens: str = ""
-    closes: str = ""
-    begins: str = ""
-    known: bool = False
+    def __init__(self, read: Callable, opens="", closes="", begins="", known=False):
+        self.read, self.known = read, known
+        self.opens, self.begins = opens.split(), begins.split()
+        self.closes = closes.split(" ")  # a line break may be one
 
-
-_read_named = _json_reader(r"(?P<name>[\w.-]{1,200})[ \t]*\r?\n\s*")
 
 TEXT_FORMATS = {
     # Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM
@@ -5160,7 +5153,7 @@ TEXT_FORMATS = {
     # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
     "llama3": TextFormat(_read_calls, "<|python_tag|>"),
     "llama3_built_in": TextFormat(_read_python, "<|python_tag|>", "\n", known=True),
-    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without); V3.2
+    # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without)
     "deepseek": TextFormat(
         _json_reader(
             r"<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]{1,200})\s*"
@@ -5169,9 +5162,10 @@ TEXT_FORMATS = {
         ),
         "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
     ),
+    # DeepSeek V3.2, whose outer tag may be missing
     "deepseek_v3_2": TextFormat(
         _read_xml, "<｜DSML｜function_calls> <｜DSML｜tool_calls>",
-        "</｜DSML｜function_calls> </｜DSML｜tool_calls>",
+        "</｜DSML｜function_calls> </｜DSML｜tool_calls>", "<｜DSML｜invoke",
     ),
     "kimi_k2": TextFormat(
         _read_kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
@@ -5181,7 +5175,7 @@ TEXT_FORMATS = {
     "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>", "<|/tool_call|>"),
     "granite_20b": TextFormat(_read_calls, "<function_call>", "</function_call>"),
     # Phi-4-mini, Firefunction v2
-    "phi4": TextFormat(_json_reader(r"functools(?=\[)"), begins="functools["),
+    "phi4": TextFormat(_json_reader(r"functools\s*(?=\[)"), begins="functools["),
     # Command R7B and A; R and R+ of 2024
     "command_a": TextFormat(_read_calls, "<|START_ACTION|>", "<|END_ACTION|>"),
     "command_r": TextFormat(
@@ -5210,7 +5204,7 @@ TEXT_FORMATS = {
     "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
     "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
-    "json": TextFormat(_json_reader(), closes="] </tool_call>"),
+    "json": TextFormat(_json_reader(), closes="]"),
     "pythonic": TextFormat(_read_python),
     "glm4": TextFormat(_read_named),
 }
@@ -5218,10 +5212,15 @@ TEXT_FORMATS = {
 
 # --- taking a reply apart ---
 
-
-def _either(words: Iterable[str]) -> str:
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-
+# Marker → its rows; two that the table cannot spell: a blank in one, and a result, never a call.
+_ROWS = {"functools [": [TEXT_FORMATS["phi4"]], "<tool_response>": []}
+for _row in TEXT_FORMATS.values():
+    for _marker in (*_row.opens, *_row.begins):
+        _ROWS.setdefault(_marker, []).append(_row)
+# What may be left over from a call or a result: all closers that are no ordinary words
+_CLOSERS = {"</tool_response>", "</function>", "</invoke>", "</｜DSML｜invoke>"}.union(
+    word for row in TEXT_FORMATS.values() for word in row.closes if word.startswith("<")
+)
 
 _NEXT = r"<\|(?:end|return)\|>|(?=<\|start\|>)"
 # What a reply may open with: the marker → (where that part ends, what it holds)
@@ -5236,7 +5235,6 @@ _FRAMES = {
     "<|START_RESPONSE|>": (r"<\|END_RESPONSE\|>", "text"),
     ">>>all\n": (r"(?=>>>)", "text"),  # Functionary 3.2
 }
-_FRAME = _either(_FRAMES)
 _BEFORE_FRAME = r"(?:\s|<\|start\|>assistant(?=<\|channel\|>(?:analysis|commentary|final)<))*"
 _LONE = ("</think>", "[/THINK]")  # without an opener: the template has already written it
 _CITATION = r"</?co(?:: ?[\d:,\[\] ]{1,200})?>"  # Cohere: <co>5</co: 0:[0]>
@@ -5244,32 +5242,30 @@ _SHOWN = ("~~~", "`")  # around code: what stands between two runs of these is o
 _QUOTING = r"""(?m)[`"“「『'‘(（]\Z|^[ \t]*[>*+•-][ \t]*\Z"""  # and what a line quotes or lists
 
 
+@functools.cache
+def _any_of(*words: str) -> re.Pattern:
+    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
+
+
 def _is_quoted(text: str, pos: int) -> bool:
     """True when what stands right before `pos` says that what follows is only shown."""
     return bool(_search(_QUOTING, text[max(0, pos - 9):pos]))
 
 
-_ROWS: dict[str, list[str]] = {}
-for _name, _row in TEXT_FORMATS.items():
-    for _marker in f"{_row.opens} {_row.begins}".split():
-        _ROWS.setdefault(_marker, []).append(_name)
-_MARKER = _either((*_ROWS, *_LONE, *_SHOWN))
-
-
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
     """All calls of one block that starts at `pos`, with the markers around them."""
-    end, calls, reading.closer = pos, [], row.closes
-    for opener in row.opens.split():
+    end, calls, reading.closer = pos, [], row.closes[0]
+    for opener in row.opens:
         if text.startswith(opener, end):
             end = _skip(text, end + len(opener))
     while (block := row.read(text, _skip(text, end), reading)) and block[1]:
         end = block[0]
         calls += block[1]
-    if row.known and not reading.any_tool and any(c.name not in reading.schemas for c in calls):
-        reading.misses += 1
-        return None
+    known = reading.any_tool or all(call.name in reading.schemas for call in calls)
+    if not known and (row.known or reading.line_before(text, pos)):
+        return reading.miss()
     after = _skip(text, end)
-    closer = next((word for word in row.closes.split() if text.startswith(word, after)), "")
+    closer = next((word for word in row.closes if word and text.startswith(word, after)), "")
     return (after + len(closer) if closer else end, calls) if calls else None
 
 
@@ -5281,28 +5277,28 @@ class _Scan:
         self.said: list[str] = []
         self.thought: list[str] = []
         self.calls: list[ToolCall] = []
-        self.format = ""
-        self.begin = 0  # of the text that is not sorted yet
+        self.opened = False  # a marker of a call stays in the text, and so will its closer
 
     def enter(self, pos: int) -> int:
         """Take the frames at the start of an answer; returns where its text begins."""
-        blank = functools.partial(_match, _BEFORE_FRAME, self.text)
-        while frame := _match(_FRAME, self.text, blank(pos).end()):
+        begin, blank = _any_of(*_FRAMES), functools.partial(_match, _BEFORE_FRAME, self.text)
+        while frame := begin.match(self.text, blank(pos).end()):
             closes, holds = _FRAMES[frame[0]]
             stop = _search(closes, self.text, frame.end())
             inside = self.text[frame.end():stop.start() if stop else None].strip()
             pos = stop.end() if stop else len(self.text)
             part = self.thought if holds == "reasoning" else self.said
             part.append(re.sub(_CITATION, "", inside))
-        self.begin = self.reading.begin = pos
+        self.reading.begin = pos
         return pos
 
     def leave(self, end: int | None = None) -> None:
         """Keep the text up to a call or the end, without the blanks around calls and frames."""
-        piece = self.text[self.begin:end]
+        begin = self.reading.begin
+        piece = self.text[begin:end]
         if self.calls and end is None:
             piece = _without_end(piece)
-        piece = piece.lstrip() if self.begin else piece
+        piece = piece.lstrip() if begin else piece
         self.said.append(piece if end is None else piece.rstrip())
 
     def marker(self, marker: str, at: int) -> int:
@@ -5314,33 +5310,40 @@ class _Scan:
             end = self.text.find(fence, after)
             whole = end > 0 and (len(fence) > 2 or "\n" not in self.text[after:end])
             return end + len(fence) if whole else after
-        quoted = _is_quoted(self.text, at)
+        quoted, line = _is_quoted(self.text, at), self.reading.line_before(self.text, at)
         if marker in _LONE:
-            if self.thought or quoted:
+            if self.thought or quoted or marker.replace("/", "") in line:
                 return after
             self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
             return self.enter(after)
-        for name in () if quoted else _ROWS[marker]:
-            if block := _read_block(TEXT_FORMATS[name], self.text, at, self.reading):
+        if marker in _CLOSERS:
+            after = _match(rf"(?:\s*(?:{_any_of(*_CLOSERS).pattern}))+", self.text, at).end()
+            ends = not line or _match(r"[ \t]*(?:\r?\n|\Z)", self.text, after)
+            if self.opened or quoted or not ends:  # not left over: the text speaks of it
+                return after
+            self.leave(at)
+            return self.enter(after)
+        for row in () if quoted else _ROWS[marker]:
+            if block := _read_block(row, self.text, at, self.reading):
                 if self.keep_calls:
                     return block[0]
                 self.leave(at)
-                self.format = self.format if self.calls else name
                 self.calls += block[1]
                 return self.enter(block[0])
+        self.opened = True
         return after
 
-    def parse(self) -> TextParse:
+    def parse(self) -> Turn:
         """Walk to the end; the calls have no ids of ours yet."""
-        look = self.enter(0)
-        while (found := _search(_MARKER, self.text, look)) and self.reading.misses <= MOST_MISSES:
+        look, words = self.enter(0), _any_of(*_ROWS, *_CLOSERS, *_LONE, *_SHOWN)
+        while (found := words.search(self.text, look)) and self.reading.misses <= MOST_MISSES:
             look = self.marker(found[0], found.start())
         self.leave()
         text, thought = ("\n".join(filter(None, part)) for part in (self.said, self.thought))
-        return TextParse(text, tuple(self.calls), self.format if self.calls else "", thought)
+        return Turn(text, tuple(self.calls), reasoning=thought)
 
 
-def _take_apart(text: str, tools: Iterable[dict] | None, *, cut: bool = False) -> TextParse:
+def _take_apart(text: str, tools: Iterable[dict] | None, *, cut: bool = False) -> Turn:
     """The reply as text, calls and reasoning; the calls have no ids of ours yet."""
     reading = _Reading(tools, cut=cut)
     parts = _Scan(text, reading).parse()
@@ -5349,30 +5352,28 @@ def _take_apart(text: str, tools: Iterable[dict] | None, *, cut: bool = False) -
         return parts
     fenced = _match(r"(?s)```(?:[\w-]*\s)?((?:(?!```).)*)```\Z", said)
     answer = fenced[1].strip() if fenced else said
-    if fenced and answer.startswith(("<", "[", ">")):
+    if fenced:
         inner = _Scan(answer, reading).parse()
         if inner.calls and not inner.text:
             return inner._replace(reasoning=parts.reasoning)
     reading.bare = True
-    for name, row in TEXT_FORMATS.items():
+    for row in TEXT_FORMATS.values():
         block = None if row.opens or row.begins else _read_block(row, answer, 0, reading)
         if block and block[0] == len(answer) and all(map(reading.fits, block[1])):
-            return TextParse("", tuple(block[1]), name, parts.reasoning)
+            return Turn("", tuple(block[1]), reasoning=parts.reasoning)
     return parts
 
 
 def with_ids(calls: Iterable[ToolCall], used_ids: Iterable[str] = ()) -> tuple[ToolCall, ...]:
     """The calls with ids that are there, differ, and are not in `used_ids`.
 
-    An id of ours is 9 letters and digits, which every server accepts (Mistral is the strictest).
-
     >>> [call.id for call in with_ids([ToolCall("", "f", {}), ToolCall("x", "f", {})], ["x"])]
     ['call00001', 'call00002']
     """
     used, result = set(used_ids), []
-    fresh = (f"call{number:05}" for number in itertools.count(1))
+    fresh = map(_numbered, itertools.count(1))
     for call in calls:
-        if not isinstance(call.id, str) or not call.id.strip() or call.id in used:
+        if not (call.id or "").strip() or call.id in used:
             call = call._replace(id=next(word for word in fresh if word not in used))
         used.add(call.id)
         result.append(call)
@@ -5381,8 +5382,8 @@ def with_ids(calls: Iterable[ToolCall], used_ids: Iterable[str] = ()) -> tuple[T
 
 def parse_text_tool_calls(
     text: str, tools: Iterable[dict] | None = None, *, used_ids: Iterable[str] = (), cut=False,
-) -> TextParse:
-    """The calls a model wrote into its text, and the text that is left.
+) -> Turn:
+    """The calls a model wrote into its text, in order, and the text that is left.
 
     `tools` are the definitions the model was shown ({"name", "description", "parameters"}); None
     means they are not known, and then only marked calls count. `cut`: a limit ended the text, so
@@ -5393,7 +5394,7 @@ def parse_text_tool_calls(
     ('好。', (ToolCall(id='call00001', name='now', arguments={}, extra=None),))
     """
     parts = _take_apart(text, tools, cut=cut)
-    return parts._replace(calls=with_ids(parts.calls, used_ids)) if parts.calls else TextParse(text)
+    return parts._replace(calls=with_ids(parts.calls, used_ids)) if parts.calls else Turn(text)
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
@@ -5408,16 +5409,19 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 # --- the same while it streams ---
 
-_CALL_BEGINS, _TEXT_ENDS = _either(_ROWS), _either((*_ROWS, *_LONE))
-_ENDS = (*_ROWS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
-_LONGEST = max(map(len, _ENDS))
-_BEGUN = rf"(?:{_either({word[:n] for word in _ENDS for n in range(1, len(word))})})\Z"
 _BARE = (
     r"\{\s*(?:\Z|[\"'{])|\[\s*(?:\Z|\{|[\w.]+\s*(?:\Z|\())"
     r"|[\w.-]+[ \t]*(?:\Z|\r?\n\s*(?:\Z|\{))"
 )
 _PERHAPS_BARE = rf"{_BARE}|`{{1,2}}\Z|```[\w-]*\s*(?:\Z|[<>]|{_BARE})"
 _UNDECIDED = 256  # characters; what may still be bare JSON by then is held to the end
+
+
+@functools.cache
+def _beginnings() -> tuple[int, frozenset[str]]:
+    """(length of the longest, all) proper beginnings of what ends text or reasoning."""
+    ends = (*_ROWS, *_CLOSERS, *_LONE, "<|END_THINKING|>", "<channel|>", "<|end|>", "<|start|>")
+    return max(map(len, ends)), frozenset(w[:n] for w in ends for n in range(1, len(w)))
 
 
 class TextStream:
@@ -5429,26 +5433,26 @@ class TextStream:
     """
 
     def __init__(self, tools: Iterable[dict] | None = None):
-        self.parts = TextParse("")
+        self.parts = Turn()
         self._tools = tools
         self._whole: list[str] = []
         self._shown: list[str] = []  # of the text
-        self._blanks: list[str] = []  # after what was shown: dropped when a call follows
-        self._pending = ""  # may become a marker
+        self._new: list[str] = []  # not looked at yet: ends in blanks
+        self._pending = ""  # blanks, which go when a call follows, and what may become a marker
         self._kind = "start"  # then "reasoning" or "text"; "held": all to the end
-        self._closes = ""  # pattern of what ends the reasoning or the text
+        self._closes = re.compile("")  # what ends the reasoning or the text
         self._thought = False
 
     def feed(self, piece: str) -> list[tuple[str, str]]:
         """Take a piece; returns what may be shown now."""
         out: list[tuple[str, str]] = []
         self._whole.append(piece)
-        if not self._pending and piece.isspace():
-            self._blanks.append(piece)
-            return out
-        self._pending += piece
-        while self._enter() if self._kind == "start" else self._show(out):
-            pass
+        self._new.append(piece)
+        if not piece.isspace():
+            self._pending += "".join(self._new)
+            self._new.clear()
+            while self._enter() if self._kind == "start" else self._show(out):
+                pass
         return out
 
     def close(self) -> list[tuple[str, str]]:
@@ -5457,65 +5461,59 @@ class TextStream:
         shown = "".join(self._shown)
         again = [] if self.parts.text.startswith(shown) else [("again", "")]
         left = self.parts.text[0 if again else len(shown):]
-        thought = self._pending if self._kind == "reasoning" else ""
+        thought = self._pending.rstrip() if self._kind == "reasoning" else ""
         return again + [pair for pair in (("reasoning", thought), ("text", left)) if pair[1]]
 
     def _enter(self) -> bool:
         """An answer begins: with a frame, with what may be a bare call, or as text?"""
         head = self._pending.lstrip()
-        if frame := _match(_FRAME, head):
+        if frame := _any_of(*_FRAMES).match(head):
             closes, holds = _FRAMES[frame[0]]
-            self._go_on("reasoning" if holds == "reasoning" else "held", head[frame.end():])
-            self._closes = closes
+            self._kind, self._closes = "held" if holds == "text" else holds, re.compile(closes)
+            self._pending, self._thought = head[frame.end():], True
             return True
         half_a_frame = any(word.startswith(head) for word in _FRAMES)
         if not head or half_a_frame or _match(_PERHAPS_BARE, head):
             self._kind = "start" if len(head) < _UNDECIDED else "held"
             return False
-        if self._thought:
-            self._go_on("text", head)
-        self._kind, self._closes = "text", _CALL_BEGINS if self._thought else _TEXT_ENDS
+        self._kind, lone = "text", () if self._thought else _LONE
+        self._closes = _any_of(*_ROWS, *_CLOSERS, *lone)
+        self._pending = head if self._thought else self._pending
         return True
-
-    def _go_on(self, kind: str, pending: str) -> None:
-        """What came before is reasoning; the blanks after it are nobody's."""
-        self._kind, self._pending, self._thought = kind, pending, True
-        self._blanks.clear()
 
     def _show(self, out: list) -> bool:
         """Hand over text or reasoning up to what may end it; True when something else begins."""
         if self._kind == "held":
             self._pending = ""
             return False
-        found = _search(self._closes, self._pending)
-        if not found or (self._kind == "text" and found[0] not in _LONE):
-            tail = max(0, len(self._pending) - _LONGEST)
-            stop = found or _search(_BEGUN, self._pending, tail)
-            self._emit(stop.start() if stop else len(self._pending), out)
-            self._kind = "held" if found else self._kind
-            return bool(found)
-        said = "".join(self._shown) + self._pending[:found.start()]
-        if self._kind == "text" and ("`" in said or "~~~" in said or _is_quoted(said, len(said))):
-            self._kind = "held"  # perhaps only shown, in code or in quotes
-            return True
+        found = self._closes.search(self._pending)
+        if not found:
+            longest, begun = _beginnings()
+            tails = (self._pending[-length:] for length in range(longest, 0, -1))
+            self._emit(len(self._pending) - len(next(filter(begun.__contains__, tails), "")), out)
+            return False
         rest = self._pending[found.end():]
-        if self._kind == "text":  # all of it was reasoning
-            self._shown.clear()
+        if self._kind == "text":
+            said = "".join(self._shown) + self._pending[:found.start()]
+            shown = any(word in said for word in (*_SHOWN, found[0].replace("/", "")))
+            if found[0] not in _LONE or shown or _is_quoted(said, len(said)):
+                self._emit(found.start(), out)
+                self._kind = "held"
+                return False
+            self._shown.clear()  # all of it was reasoning
             out.append(("again", ""))
         else:
             self._emit(found.start(), out)
-        self._go_on("start", rest)
+        self._kind, self._pending, self._thought = "start", rest, True
         return True
 
     def _emit(self, length: int, out: list) -> None:
         """Hand over that much, but keep the blanks at its end."""
-        piece, self._pending = self._pending[:length], self._pending[length:]
-        body = piece.rstrip()
+        body = self._pending[:length].rstrip()
+        self._pending = self._pending[len(body):]
         if body:
-            out.append((self._kind, "".join(self._blanks) + body))
-            self._shown += [out[-1][1]] if self._kind == "text" else []
-            self._blanks.clear()
-        self._blanks.append(piece[len(body):])
+            out.append((self._kind, body))
+            self._shown += [body] if self._kind == "text" else []
 
 
 # --- writing the protocol: for servers that take no tools ---

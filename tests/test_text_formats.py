@@ -15,6 +15,7 @@ from w4d3_tools_mcp import (
     TEXT_FORMATS,
     TextStream,
     ToolCall,
+    Turn,
     clean_name,
     parse_text_tool_calls,
     split_reasoning,
@@ -261,7 +262,7 @@ def test_calls_are_read_in_order_and_nothing_is_left_as_text(family, calls):
     row, write = WRITERS[family]
     parts, found = read(write(calls))
     assert found == calls
-    assert (parts.text, parts.format) == ("", row)
+    assert parts.text == ""
     assert len({call.id for call in parts.calls} - {""}) == len(calls)
 
 
@@ -299,7 +300,7 @@ def test_calls_after_reasoning_are_read_and_those_inside_it_are_not(family):
         assert (found, parts.text) == (ONE, "")
         assert "也许" in parts.reasoning and "today" in parts.reasoning
         only_thought = f"{opener}也许\n{write(ONE)}\n不必。</think>答案是 5"
-        assert read(only_thought)[0] == (only_thought, (), "", "")
+        assert read(only_thought)[0] == Turn(only_thought)
 
 
 END_TOKENS = [
@@ -313,7 +314,7 @@ def test_what_a_template_writes_after_an_answer_is_no_text(family):
     row, write = WRITERS[family]
     for end in END_TOKENS:
         parts, found = read(write(ONE) + end)
-        assert (found, parts.text, parts.format) == (ONE, "", row)
+        assert (found, parts.text) == (ONE, "")
         assert read("答案是 5" + end)[0].text == "答案是 5" + end
 
 
@@ -475,6 +476,26 @@ SHOWN = [
     '\'<tool_call>{"name": "today"}</tool_call>\' 和 (<tool_call>{"name": "today"}</tool_call>)',
     '````\n```\n<tool_call>{"name": "today", "arguments": {}}</tool_call>\n```\n````',
     "~~~~\n~~~\n[TOOL_CALLS]today{}\n~~~\n~~~~",
+    # a marker inside a sentence, not quoted at all, runs nothing and takes nothing away
+    "Write <tool_call> to call a tool, and </tool_call> after it.",
+    "Wrap it in <tool_call>json</tool_call> please.",
+    '把 <tool_call>{"name": "function_name", "arguments": {}}</tool_call> 写进回答。',
+    'Mistral uses [TOOL_CALLS] with {"title": "x"} after it.',
+    'Phi writes functools[{"name": "function_name", "arguments": {}}] to call.',
+    "Olmo writes <function_calls> f() </function_calls>, LFM <|tool_call_start|>[f()]<|tool_call_end|>.",
+    'Gemma 写 <start_function_call>call:f{}<end_function_call>，DeepSeek 写 <｜DSML｜invoke name="f"></｜DSML｜invoke>。',
+    "模型先写 <think>，想完再写 </think>，然后回答。",
+    "结果放在 <tool_response> 和 </tool_response> 之间。\n每个一行。",
+    "<tool_response>\n5\n</tool_response>",
+    "写完以后用 </tool_call> 收尾。",
+    "`</tool_response>`\n“</tool_response>",
+    # the brackets of ReAct without a known tool, or with more than one parameter to fill
+    "Action: Finish[5]",
+    "Action: find_song[]",
+    "Action: area[2, 3]",
+    "Action: fix [1]",
+    "见 Action: find_song[x]",
+    'functools ["a"]',
     "推理在 `</think>` 处结束。",
     "```\n</think>\n```\n是结束标记。",
     "他写了“</think>”。",
@@ -483,17 +504,16 @@ SHOWN = [
 
 @pytest.mark.parametrize("text", SHOWN)
 def test_text_without_a_call_comes_back_as_it_was(text):
-    assert parse_text_tool_calls(text, TOOLS) == (text, (), "", "")
+    assert parse_text_tool_calls(text, TOOLS) == Turn(text)
     assert streamed([text])[0] == text
 
 
 @pytest.mark.parametrize(
-    "text", [t for t in SHOWN if "{" in t and "<" not in t and "Action" not in t]
+    "text", [t for t in SHOWN if "{" in t and not re.search("<|Action|writes|uses", t)]
 )
 def test_without_tools_bare_json_is_never_a_call(text):
     for tools in (None, []):
-        parts = parse_text_tool_calls(text, tools)
-        assert parts.text == text or parts.format not in ("json", "pythonic", "glm4")
+        assert parse_text_tool_calls(text, tools) == Turn(text)
 
 
 # --- single cases ---
@@ -503,7 +523,12 @@ X = [("find_song", {"title": "x"})]
 READ = [
     # closers are missing, orphaned, or inside a string
     (f"<tool_call>{CALL}", X, ""),
-    (f"<tool_call>{CALL}</tool_call></tool_call>", X, "</tool_call>"),
+    (f"<tool_call>{CALL}</tool_call></tool_call>", X, ""),
+    (f"好</tool_response>\n<tool_call>{CALL}</tool_call>\n</tool_response>\n", X, "好"),
+    (f"{CALL}\n</tool_response>", X, ""),
+    (f"{CALL}</tool_call>", X, ""),
+    ('{"name": "find_song", "arguments": {"title": "a</tool_call>b</tool_response>"}}',
+     [("find_song", {"title": "a</tool_call>b</tool_response>"})], ""),
     ('- 一\n- 二[TOOL_CALLS]find_song{"title":"x"}', X, "- 一\n- 二"),
     (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", X, ""),
     ("<tool_call>\n<function=find_song>\n<parameter=title>\nx\n</parameter>\n</tool_call>", X, ""),
@@ -587,6 +612,11 @@ READ = [
      '</｜DSML｜parameter><｜DSML｜parameter name="other" string="false">5</｜DSML｜parameter></｜DSML｜invoke>'
      "</｜DSML｜function_calls>", [("find_song", {"title": "5", "other": 5})], ""),
     ("<｜tool▁call▁begin｜>today<｜tool▁sep｜><｜tool▁call▁end｜>", [("today", {})], ""),
+    ('<｜DSML｜invoke name="find_song">\n<｜DSML｜parameter name="title" string="true">x</｜DSML｜parameter>\n</｜DSML｜invoke>'
+     '\n<｜DSML｜invoke name="today">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', [*X, ("today", {})], ""),
+    # Phi 4 with a blank
+    (f"functools [{CALL}]", X, ""),
+    (f"functools [ {CALL}, {CALL} ]", X * 2, ""),
     # Kimi: a counter alone, when the arguments fit one tool only
     ("<|tool_call_begin|>3<|tool_call_argument_begin|>{\"title\": \"x\"}<|tool_call_end|>", X, ""),
     # Python-like calls
@@ -618,6 +648,11 @@ READ = [
     ("Thought: 查\nAction: find_song\nAction Input: x", [("find_song", {"title": "x"})], "Thought: 查"),
     ("Action: `find_song`\nAction Input: \"x\"", X, ""),
     ("Action: today\nAction Input: 无", [("today", {})], ""),
+    ("Thought: 查\nAction: find_song[晚安]\nObservation: 编的", [("find_song", {"title": "晚安"})], "Thought: 查"),
+    ("**Action:** `find_song[a [b] c]`", [("find_song", {"title": "a [b] c"})], ""),
+    ('Action: find_song["x"]', X, ""),
+    ('Action: find_song[{"title": "x"}]', X, ""),
+    ("Action: find_song[x]\nAction: today[]", [*X, ("today", {})], ""),
     ("Action: today\nAction Input:\nObservation: 编的\nFinal Answer: 编的", [("today", {})], ""),
     ("Action: find_song\nAction Input: {\"title\": \"x\"}\nObservation: 编的\nAction: today\nAction Input: {}", X, ""),
 ]  # fmt: skip
@@ -718,6 +753,9 @@ def test_names_are_cleaned(wire, name):
 
 # --- reasoning ---
 
+CLOSERS = ["</tool_call>", "</tool_calls>", "</function>", "</invoke>", "</function_calls>", "<|tool_call_end|>",
+           "<|tool_calls_section_end|>", "<｜tool▁calls▁end｜>", "</｜DSML｜function_calls>", "<|END_ACTION|>"]  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("text", "answer", "reasoning"),
@@ -736,6 +774,15 @@ def test_names_are_cleaned(wire, name):
         ("<|channel|>analysis<|message|>想<|end|><|start|>assistant<|channel|>final<|message|>好<|return|>", "好", "想"),
         ("标签 <think> 用来思考", "标签 <think> 用来思考", ""),
         ("<think>a</think>标签 </think> 结束", "标签 </think> 结束", "a"),
+        ("模型写 <think> 和 </think> 来思考", "模型写 <think> 和 </think> 来思考", ""),
+        # closers left over from a call or a result
+        ("12\n</tool_response>", "12", ""),
+        ("</tool_response>\n12\n", "12\n", ""),
+        ("</tool_response>12", "12", ""),
+        ("12</tool_call>\n\n是答案", "12\n是答案", ""),
+        ("想</think>12</invoke>\n</minimax:tool_call>", "12", "想"),
+        *((f"12\n{closer}", "12", "") for closer in CLOSERS),
+        ("用 </tool_response> 结束。", "用 </tool_response> 结束。", ""),
         (f"<tool_call>{CALL.replace('x', '</think>')}</tool_call>", f"<tool_call>{CALL.replace('x', '</think>')}</tool_call>", ""),
         (f"<think>想</think><tool_call>{CALL}</tool_call>", f"<tool_call>{CALL}</tool_call>", "想"),
     ],
@@ -833,7 +880,7 @@ def test_text_before_a_lone_closing_tag_turns_out_to_be_reasoning():
     ]
     shown += stream.close()
     assert shown == [("text", "先想。"), ("again", ""), ("text", "答案。"), ("text", "好")]
-    assert stream.parts == ("答案。好", (), "", "先想。再想。")
+    assert stream.parts == Turn("答案。好", reasoning="先想。再想。")
 
 
 def test_a_call_that_turns_out_to_be_reasoning_takes_the_text_before_it_along():
@@ -873,8 +920,8 @@ def test_arguments_come_back_as_they_were_written(family, arguments):
 
 
 pieces = st.sampled_from([
-    *(m for row in TEXT_FORMATS.values() for m in f"{row.opens} {row.begins} {row.closes}".split()),
-    "<think>", "</think>", CALL, "find_song", "today", "\n", " ", "{", "}", "[", "]", "(", ")", '"', "'", "```",
+    *(m for row in TEXT_FORMATS.values() for m in (*row.opens, *row.begins, *row.closes)),
+    "functools [", "</tool_response>", "<tool_response>", "<think>", "</think>", CALL, "find_song", "today", "\n", " ", "{", "}", "[", "]", "(", ")", '"', "'", "```",
     "<parameter=title>", "</parameter>", "</function>", "<arg_key>", "functions.", ":0", "<|message|>", "Action Input:",
     "commentary", "to=functions.today", "Observation:", "x", "，", "\\", "\0", "\ud800", "json", "directly-answer",
 ])  # fmt: skip
@@ -918,7 +965,7 @@ HOSTILE = """
 import random, sys, time
 from w4d3_tools_mcp import TEXT_FORMATS, _FRAMES, parse_text_tool_calls
 rows = TEXT_FORMATS.values()
-words = sorted({m for r in rows for m in f"{r.opens} {r.begins} {r.closes}".split()} | {*_FRAMES})
+words = sorted({m for r in rows for m in (*r.opens, *r.begins, *r.closes)} | {*_FRAMES})
 words += sys.argv[1].split("|||")
 tools = [{"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}}}]
 rng = random.Random(5)
@@ -935,6 +982,7 @@ HOSTILE_WORDS = [
     *("}", '"', "'", "`", "```", "~~~", "\n", " ", "\\", ";", "0", "-", "x=", "，", "</think>", "<co>", "<co: ", "</s>"),
     *("<parameter=x>", "</parameter>", "</function>", "<arg_key>a</arg_key><arg_value>", "</arg_value>", "call:f{", "a:"),
     *("<escape>", '<|"|>', "<|message|>", "<|call|>", "to=functions.f ", "functions.f:0", "<|tool_call_argument_begin|>"),
+    *("Action: f[", "</tool_response>", "</invoke>", "functools [", "<｜DSML｜invoke name=\"f\">"),
     *("Action Input:", "Action: f\nAction Input: ", "Observation:", "[CALL_ID]", "[ARGS]", "function<｜tool▁sep｜>f", "**"),
 ]  # fmt: skip
 
