@@ -4261,30 +4261,28 @@ def _gemini_schema(schema: dict, defs: dict, seen: tuple[str, ...] = ()) -> dict
             return {"type": "OBJECT"}
         target = {**defs.get(name, {}), **_without(schema, "$ref")}
         return _gemini_schema(target, defs, (*seen, name))
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    spelled = functools.partial(_gemini_schema, defs=defs, seen=seen)
     result = {key: value for key, value in schema.items() if key in _GEMINI_KEPT}
-    named = [kind.upper() for kind in kinds if kind != "null"]
-    branches = [b for b in schema.get("anyOf", schema.get("oneOf", [])) if b != {"type": "null"}]
+    kind, branches = schema.get("type"), schema.get("anyOf", schema.get("oneOf", []))
+    if isinstance(kind, list):
+        kind, branches = None, [{"type": each} for each in kind]
+    named = [branch for branch in branches if branch != {"type": "null"}]
     if len(named) == 1:
-        result["type"] = named[0]
+        result = spelled(named[0]) | result
     elif named:
-        branches = [{"type": kind.lower()} for kind in named]
-    if branches:
-        result["anyOf"] = [_gemini_schema(branch, defs, seen) for branch in branches]
-    if "null" in kinds or {"type": "null"} in schema.get("anyOf", []):
+        result["anyOf"] = [spelled(branch) for branch in named]
+    if len(named) < len(branches):
         result["nullable"] = True
-    if "enum" in result:  # Gemini knows only enums of strings
-        if all(isinstance(value, str) for value in result["enum"]):
-            result.setdefault("type", "STRING")
-        else:
-            del result["enum"]
+    if kind:
+        result["type"] = kind.upper()
+    if not all(isinstance(value, str) for value in result.get("enum", ())):
+        del result["enum"]  # Gemini knows only enums of strings
+    elif "enum" in result:
+        result.setdefault("type", "STRING")
     if "properties" in schema:
-        result["properties"] = {
-            name: _gemini_schema(value, defs, seen) for name, value in schema["properties"].items()
-        }
-    if "items" in schema or "ARRAY" in named:
-        result["items"] = _gemini_schema(schema.get("items", {}), defs, seen)
+        result["properties"] = {n: spelled(part) for n, part in schema["properties"].items()}
+    if "items" in schema or kind == "array":
+        result["items"] = spelled(schema.get("items", {}))
     return result
 
 
@@ -4327,46 +4325,24 @@ def tools_in_format(tools: Iterable[Tool | dict], format: str) -> list[dict]:
     return [{"function_declarations": converted}] if format == "gemini" else converted
 
 
-# --- tool_choice ---
-
-_CHOICE_WORDS = {  # OpenAI's word → (Anthropic's type, Gemini's mode)
-    "auto": ("auto", "AUTO"), "required": ("any", "ANY"), "none": ("none", "NONE"),
-}
-
-
-def _openai_choice(word: str, names: Iterable[str] = ()) -> str | dict:
-    """OpenAI's spelling of another vendor's word, or of the one tool that is named."""
-    match list(names):
-        case [name]:
-            return {"type": "function", "function": {"name": name}}
-    return next(ours for ours, theirs in _CHOICE_WORDS.items() if word in theirs)
+# --- tool_choice: "auto", "none", "required" or {"function": {"name": …}} ---
 
 
 def to_anthropic_choice(choice: str | dict) -> dict:
-    """Anthropic's spelling of "auto", "none", "required" or {"function": {"name": …}}."""
+    """Anthropic's `tool_choice` for OpenAI's."""
     if isinstance(choice, dict):
         return {"type": "tool", "name": choice["function"]["name"]}
-    return {"type": _CHOICE_WORDS[choice][0]}
-
-
-def from_anthropic_choice(choice: dict) -> str | dict:
-    """The OpenAI spelling of an Anthropic `tool_choice`."""
-    return _openai_choice(choice["type"], [choice["name"]] if choice["type"] == "tool" else ())
+    return {"type": "any" if choice == "required" else choice}
 
 
 def to_gemini_choice(choice: str | dict) -> dict:
     """Gemini's `toolConfig` for an OpenAI `tool_choice`."""
+    config = {"mode": "ANY"}
     if isinstance(choice, dict):
-        config = {"mode": "ANY", "allowedFunctionNames": [choice["function"]["name"]]}
-    else:
-        config = {"mode": _CHOICE_WORDS[choice][1]}
+        config["allowedFunctionNames"] = [choice["function"]["name"]]
+    elif choice != "required":
+        config["mode"] = choice.upper()
     return {"functionCallingConfig": config}
-
-
-def from_gemini_choice(choice: dict) -> str | dict:
-    """The OpenAI spelling of a Gemini `toolConfig`; one of several names becomes "required"."""
-    config = choice["functionCallingConfig"]
-    return _openai_choice(config["mode"], config.get("allowedFunctionNames", ()))
 
 
 # --- messages: the OpenAI list, tidied ---
@@ -4414,15 +4390,6 @@ def content_text(content: object) -> str:
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-def _openai_call(id: str, name: str, arguments: str) -> dict:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _tool_message(id: str, text: str, failed: object) -> dict:
-    message = {"role": "tool", "tool_call_id": id, "content": text}
-    return {**message, "is_error": True} if failed else message
-
-
 def _numbered(number: int) -> str:
     """An id of nine letters and digits: every known validator takes it (Mistral's is strictest)."""
     return f"call{number:05}"
@@ -4436,10 +4403,9 @@ def _tidy_assistant(message: dict, number: int) -> dict:
         result["tool_calls"] = []
         for position, call in enumerate(calls, number):
             function = call.get("function") or {}
-            text = _object_text(function.get("arguments"))
-            tidy = _openai_call(call.get("id") or _numbered(position), "", text)
-            function = {**function, "arguments": text}
-            result["tool_calls"].append({**call, **tidy, "function": function})
+            function = {**function, "arguments": _object_text(function.get("arguments"))}
+            named = {"id": call.get("id") or _numbered(position), "type": "function"}
+            result["tool_calls"].append({**call, **named, "function": function})
     return result
 
 
@@ -4572,32 +4538,61 @@ def to_anthropic_messages(messages: list[dict]) -> tuple[str, list[dict]]:
     return system, [{"role": role, "content": blocks} for role, blocks in rounds]
 
 
-def _assistant(text: str, calls: list[dict], key: str, own: list[dict], blocks: Callable) -> dict:
-    """An assistant message; the vendor's blocks are kept where text and calls do not say all."""
-    message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-    return message if blocks(message) == own else {**message, key: own}
+def _history(
+    system: str, rounds: Iterable[tuple], key: str, read: Callable, spell: Callable,
+) -> list[dict]:
+    """The OpenAI list of a vendor's (role, blocks) rounds: `_rounds` backwards.
+
+    read(block) is ("text", text), ("call", id, name, arguments), ("result", id, text, failed) or
+    ("other",); what has no id goes by its position. What spell(message) would not give again, the
+    assistant message keeps under `key`.
+    """
+    result, number, waiting = [{"role": "system", "content": system}] if system else [], 0, iter(())
+    for role, blocks in rounds:
+        found = {"text": [], "call": [], "result": [], "other": []}
+        for kind, *facts in map(read, blocks):
+            found[kind].append(facts)
+        if role == "user":
+            for id, text, failed in found["result"]:
+                message = {"role": "tool", "tool_call_id": id or next(waiting)["id"]}
+                more = {"is_error": True} if failed else {}
+                result.append({**message, "content": text, **more})
+            if rest := [block for block in blocks if read(block)[0] != "result"]:
+                _add_user(result, content_text(rest))
+            continue
+        message = {"role": "assistant", "content": "".join(text for (text,) in found["text"])}
+        calls = [
+            {"id": id or _numbered(position), "type": "function", "function": {
+                "name": name, "arguments": json_text(json_value(arguments)),
+            }}
+            for position, (id, name, arguments) in enumerate(found["call"], number)
+        ]
+        if calls:
+            message["tool_calls"] = calls
+        result.append(message if spell(message) == blocks else {**message, key: blocks})
+        number, waiting = number + len(calls), iter(calls)
+    return result
+
+
+def _read_anthropic(block: dict) -> tuple:
+    match block:
+        case {"type": "text", "text": text}:
+            return "text", text
+        case {"type": "tool_use", "id": id, "name": name, "input": arguments}:
+            return "call", id, name, arguments
+        case {"type": "tool_result", "tool_use_id": id}:
+            return "result", id, content_text(block.get("content")), block.get("is_error")
+    return ("other",)
 
 
 def from_anthropic_messages(system: str | list, messages: list[dict]) -> list[dict]:
     """The OpenAI message list of a Messages request."""
-    result = [{"role": "system", "content": content_text(system)}] if system else []
-    for message in messages:
-        content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if message["role"] == "assistant":
-            text = "".join(b["text"] for b in blocks if b["type"] == "text")
-            calls = [
-                _openai_call(b["id"], b["name"], json_text(json_value(b["input"])))
-                for b in blocks if b["type"] == "tool_use"
-            ]
-            result.append(_assistant(text, calls, ANTHROPIC_BLOCKS, blocks, _anthropic_blocks))
-            continue
-        for answer in (b for b in blocks if b["type"] == "tool_result"):
-            text = content_text(answer.get("content"))
-            result.append(_tool_message(answer["tool_use_id"], text, answer.get("is_error")))
-        if rest := [b for b in blocks if b["type"] != "tool_result"]:
-            _add_user(result, content_text(rest))
-    return result
+    rounds = [
+        (m["role"], [{"type": "text", "text": c}] if isinstance(c := m["content"], str) else c)
+        for m in messages
+    ]
+    system = content_text(system)
+    return _history(system, rounds, ANTHROPIC_BLOCKS, _read_anthropic, _anthropic_blocks)
 
 
 def _gemini_parts(message: dict) -> list[dict]:
@@ -4625,32 +4620,23 @@ def to_gemini_contents(messages: list[dict]) -> tuple[str, list[dict]]:
     return system, [{"role": "model" if r == "assistant" else r, "parts": p} for r, p in rounds]
 
 
-def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
-    """The OpenAI message list of a generateContent request; responses answer calls by position."""
-    result, number, waiting = [{"role": "system", "content": system}] if system else [], 0, iter(())
-    for content in contents:
-        parts = content["parts"]
-        if content.get("role") == "model":
-            found = [part["functionCall"] for part in parts if "functionCall" in part]
-            calls = [
-                _openai_call(
-                    call.get("id") or _numbered(i), call["name"],
-                    json_text(json_value(call.get("args") or {})),
-                )
-                for i, call in enumerate(found, number)
-            ]
-            text = "".join(p["text"] for p in parts if "text" in p and not p.get("thought"))
-            result.append(_assistant(text, calls, GEMINI_PARTS, parts, _gemini_parts))
-            number, waiting = number + len(calls), iter(calls)
-            continue
-        answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
-        for response in (answer["response"] for answer in answers):
+def _read_gemini(part: dict) -> tuple:
+    match part:
+        case {"functionCall": call}:
+            return "call", call.get("id"), call["name"], call.get("args") or {}
+        case {"functionResponse": {"response": response}}:
             value = response.get("output", response.get("error", response))
             text = value if isinstance(value, str) else json_text(value)
-            result.append(_tool_message(next(waiting)["id"], text, "error" in response))
-        if rest := [part for part in parts if "functionResponse" not in part]:
-            _add_user(result, content_text(rest))
-    return result
+            return "result", None, text, "error" in response
+        case {"text": text} if not part.get("thought"):
+            return "text", text
+    return ("other",)
+
+
+def from_gemini_contents(system: str, contents: list[dict]) -> list[dict]:
+    """The OpenAI message list of a generateContent request; responses answer calls by position."""
+    rounds = [(content.get("role", "user"), content["parts"]) for content in contents]
+    return _history(system, rounds, GEMINI_PARTS, _read_gemini, _gemini_parts)
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────

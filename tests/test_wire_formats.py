@@ -151,6 +151,28 @@ def test_gemini_writes_references_out_and_survives_recursion():
     assert shown["properties"]["root"]["properties"]["kids"]["items"] == {"type": "OBJECT"}
 
 
+def test_gemini_needs_no_union_for_what_may_be_null():
+    null, node = {"type": "null"}, {"type": "object", "properties": {"n": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "one": {"anyOf": [{"$ref": "#/$defs/Node"}, null], "description": "d"},
+            "two": {"anyOf": [{"type": "string"}, {"type": "integer"}, null]},
+            "list": {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 3},
+        },
+        "$defs": {"Node": node},
+    }
+    shown = to_gemini_tool(Tool("t", "说明", schema, print))["parameters"]["properties"]
+    inner = {"n": {"type": "INTEGER"}}
+    assert shown["one"] == {
+        "type": "OBJECT", "properties": inner, "nullable": True, "description": "d",
+    }  # fmt: skip
+    assert shown["two"] == {"anyOf": [{"type": "STRING"}, {"type": "INTEGER"}], "nullable": True}
+    assert shown["list"] == {
+        "type": "ARRAY", "items": {"type": "STRING"}, "nullable": True, "maxItems": 3,
+    }  # fmt: skip
+
+
 def test_gemini_gets_no_empty_object():
     assert "parameters" not in to_gemini_tool(
         Tool("t", "说明", {"type": "object", "properties": {}}, print)

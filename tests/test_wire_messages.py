@@ -218,10 +218,13 @@ def test_results_are_put_in_call_order_and_missing_ones_are_named():
 CHOICES = ["auto", "none", "required", {"type": "function", "function": {"name": "calculator"}}]
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_tool_choice_reads_back(choice):
-    assert w.from_anthropic_choice(w.to_anthropic_choice(choice)) == choice
-    assert w.from_gemini_choice(w.to_gemini_choice(choice)) == choice
+def test_tool_choice_in_three_spellings():
+    anthropic = [{"type": word} for word in ("auto", "none", "any")]
+    anthropic.append({"type": "tool", "name": "calculator"})
+    assert [w.to_anthropic_choice(choice) for choice in CHOICES] == anthropic
+    gemini = [w.to_gemini_choice(choice)["functionCallingConfig"] for choice in CHOICES]
+    assert [config["mode"] for config in gemini] == ["AUTO", "NONE", "ANY", "ANY"]
+    assert gemini[3]["allowedFunctionNames"] == ["calculator"] and len(gemini[2]) == 1
 
 
 def test_definitions_and_tools_convert_alike():
