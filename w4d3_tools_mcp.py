@@ -5563,6 +5563,7 @@ def text_tool_result(text: str, *, format: str = "hermes") -> str:
 # for both. Servers disagree on ids, indexes, names, finish reasons and where reasoning stands; what
 # is unusual is put right here and nowhere else, and no reply of any shape raises anything but
 # BackendError. Its `turn` then holds what had arrived. Pieces are kept in lists and joined once.
+# Errors in place of a piece are seen before (`raise_error_object` in §17).
 # Sources: WHATWG HTML 9.2.6; OpenAI Chat Completions and Anthropic Messages references.
 
 
@@ -5572,9 +5573,7 @@ def text_tool_result(text: str, *, format: str = "hermes") -> str:
 def _sse_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Lines that end in CR, LF or CRLF, however the chunks are cut; an open one is lost."""
     held, after_cr = [], False
-    for chunk in chunks:
-        if not chunk:
-            continue
+    for chunk in filter(None, chunks):
         if after_cr:
             chunk = chunk.removeprefix(b"\n")
         after_cr = chunk.endswith(b"\r")
@@ -5622,10 +5621,11 @@ def _number(mapping: dict, *keys: str) -> int:
     return max(0, next(found, 0))
 
 
-def _broken(words: str, turn: Turn) -> BackendError:
-    error = BackendError(words)
-    error.turn = turn
-    return error
+_FINISH_REASONS = {  # of old APIs, Mistral, Anthropic, Gemini and gateways → the usual words
+    "function_call": "tool_calls", "tool_use": "tool_calls", "end_turn": "stop", "STOP": "stop",
+    "stop_sequence": "stop", "max_tokens": "length", "model_length": "length",
+    "MAX_TOKENS": "length",
+}
 
 
 class _Fold:
@@ -5640,24 +5640,19 @@ class _Fold:
         self.done, self.finish = False, ""
         self.usage: Usage | None = None
         self._used_ids = list(used_ids)
-        self._said: list[str] = []
-        self._thought: list[str] = []
+        self._said: dict[str, list[str]] = {"text": [], "reasoning": []}
 
-    def _add(self, kind: str, piece: str) -> Pieces:
+    def _add(self, kind: str, piece: object) -> Pieces:
         """Keep a piece; returns it for the screen."""
-        if not piece:
+        if not _text(piece):
             return []
-        (self._said if kind == "text" else self._thought).append(piece)
+        self._said[kind].append(piece)
         return [(kind, piece)]
 
-    def _assembled(self) -> Turn:
-        text, thought = split_reasoning("".join(self._said))
-        calls = with_ids(self._calls(), self._used_ids)
-        finish = self.finish or "stop"
-        if finish != "length":  # the calls decide: this word is often wrong
-            finish = "tool_calls" if calls else "stop" if finish == "tool_calls" else finish
-        thought = "\n".join(filter(None, ["".join(self._thought), thought]))
-        return Turn(text, calls, finish, self.usage, thought, self._extra(calls))
+    def _end(self, reason: object) -> None:
+        """Take the server's word for why the reply ends, if it has one."""
+        if word := _text(reason):
+            self.finish, self.done = _FINISH_REASONS.get(word, word), True
 
     def turn(self) -> Turn:
         """The whole reply. Raises BackendError, its `turn` being what came, when it ended early.
@@ -5665,21 +5660,21 @@ class _Fold:
         Without an end a reply counts only if it has calls and the arguments of all are complete. A
         call that the length limit cut off stays, with finish "length": the loop will not run it.
         """
-        turn = self._assembled()
-        texts = [call.arguments for call in turn.calls]
+        said, thought = map("".join, self._said.values())
+        text, more = split_reasoning(said)
+        calls = with_ids(self._calls(), self._used_ids)
+        finish = self.finish or "stop"
+        if finish != "length":  # the calls decide: this word is often wrong
+            finish = "tool_calls" if calls else "stop" if finish == "tool_calls" else finish
+        thought = "\n".join(filter(None, [thought, more]))
+        turn = Turn(text, calls, finish, self.usage, thought, self._extra(calls))
+        texts = [call.arguments for call in calls]
         whole = (str(each).strip() and isinstance(_parsed(each), dict) for each in texts)
         if not self.done and not (texts and all(whole)):
-            raise _broken("回答没有结束，连接就断了", turn)
+            error = BackendError("回答没有结束，连接就断了")
+            error.turn = turn
+            raise error
         return turn
-
-    def _check(self, chunk: dict) -> None:
-        """Raise BackendError when the chunk is an error instead of a piece of the reply."""
-        error = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
-        if error:
-            words = _text(_dict(error).get("message")) or _text(error) or show(error, 300)
-            code = _dict(error).get("code") or _dict(error).get("type")
-            words += f"（{code}）" if code else ""
-            raise _broken(f"模型服务报错：{words}", self._assembled())
 
 
 # --- OpenAI chat completions ---
@@ -5695,30 +5690,26 @@ def _content_pieces(content: object) -> Iterator[tuple[str, str]]:
             case {"type": "thinking" | "reasoning" as kind}:
                 inner = part.get(kind) or part.get("text")
                 for piece in inner if isinstance(inner, list) else [inner]:
-                    yield "reasoning", _text(_dict(piece).get("text")) or _text(piece)
-            case {"text": str(text)} | str(text):
+                    yield "reasoning", _dict(piece).get("text") or piece
+            case {"text": text} | (str() as text):
                 yield "text", text
 
 
 def _objects(text: str) -> list[str]:
     """The JSON objects one after another where a proxy has merged calls, else the text alone."""
     found, pos = [], _skip(text)
-    try:
-        while pos < len(text):
-            value, end = json.JSONDecoder().raw_decode(text, pos)
-            if not isinstance(value, dict):
-                return [text]
+    with contextlib.suppress(ValueError, RecursionError):
+        while text.startswith("{", pos):
+            end = _DECODER.raw_decode(text, pos)[1]
             found.append(text[pos:end])
             pos = _skip(text, end)
-    except (ValueError, RecursionError):
-        return [text]
-    return list(dict.fromkeys(found)) if len(found) > 1 else [text]
+    return list(dict.fromkeys(found)) if len(found) > 1 and pos == len(text) else [text]
 
 
 class _Slot:
     """A call while it arrives."""
 
-    def __init__(self, index: object):
+    def __init__(self, index: int | None):
         self.index, self.id, self.name = index, "", ""
         self.whole: dict | None = None  # arguments that came as an object
         self.pieces: list[str] = []
@@ -5749,22 +5740,6 @@ class _Slot:
         return [ToolCall(self.id, name, text, extra) for text in texts if name]
 
 
-def _openai_usage(usage: dict) -> Usage:
-    details = _dict(usage.get("prompt_tokens_details"))
-    return Usage(
-        _number(usage, "prompt_tokens", "input_tokens"),
-        _number(usage, "completion_tokens", "output_tokens"),
-        _number(details, "cached_tokens") or _number(usage, "prompt_cache_hit_tokens"),
-    )
-
-
-_FINISH_REASONS = {  # of old APIs, Mistral, Anthropic, Gemini and gateways → the usual words
-    "function_call": "tool_calls", "tool_use": "tool_calls", "end_turn": "stop", "STOP": "stop",
-    "stop_sequence": "stop", "max_tokens": "length", "model_length": "length",
-    "MAX_TOKENS": "length",
-}
-
-
 class OpenAIFold(_Fold):
     """Chat completion chunks, or one whole reply, folded into a Turn."""
 
@@ -5772,37 +5747,41 @@ class OpenAIFold(_Fold):
         super().__init__(used_ids)
         self._slots: list[_Slot] = []
         self._by_id: dict[str, _Slot] = {}
-        self._by_index: dict[int, _Slot] = {}
+        self._by_index: dict[int | None, _Slot] = {}  # None: the last one
         self._reasoning_key = ""
 
     def feed(self, chunk: dict) -> Pieces:
-        """Take one chunk; returns what came to show. Raises BackendError for an error chunk."""
-        self._check(chunk)
+        """Take one chunk; returns what came to show."""
         choice = _dict(next(iter(_list(chunk.get("choices"))), chunk))
-        for usage in (_dict(chunk.get("usage")), _dict(choice.get("usage"))):
-            if usage:
-                self.usage = _openai_usage(usage)
+        if usage := _dict(chunk.get("usage")) or _dict(choice.get("usage")):
+            self._count(usage)
         delta = _dict(choice.get("delta"))
         if whole := not delta and isinstance(choice.get("message"), dict):
-            delta, self.done = choice["message"], self.done or "choices" in chunk
-        self.done = self.done or chunk.get("done") is True  # Ollama's own format
-        if reason := _text(choice.get("finish_reason") or choice.get("done_reason")):
-            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
+            delta = choice["message"]
+        # Ollama's own format has no choices, and says itself when it is done
+        self.done |= chunk.get("done") is True or (whole and "choices" in chunk)
+        self._end(choice.get("finish_reason") or choice.get("done_reason"))
         entries = _list(delta.get("tool_calls"))
         if isinstance(delta.get("function_call"), dict):
             entries = [*entries, {"function": delta["function_call"]}]
         touched: list[_Slot] = []
         for position, entry in enumerate(map(_dict, entries)):
             self._take(entry, position if whole else entry.get("index"), touched)
-        pieces = self._reasoning(delta)
+        pieces: Pieces = []
+        if key := next((key for key in _REASONING_KEYS if _text(delta.get(key))), ""):
+            self._reasoning_key = self._reasoning_key or key
+            pieces = self._add("reasoning", delta[key])
         for kind, text in _content_pieces(delta.get("content") or delta.get("refusal")):
             pieces += self._add(kind, text)
         return pieces
 
-    def _reasoning(self, delta: dict) -> Pieces:
-        key = next((key for key in _REASONING_KEYS if _text(delta.get(key))), "")
-        self._reasoning_key = self._reasoning_key or key
-        return self._add("reasoning", _text(delta.get(self._reasoning_key)))
+    def _count(self, usage: dict) -> None:
+        details = _dict(usage.get("prompt_tokens_details"))
+        self.usage = Usage(
+            _number(usage, "prompt_tokens", "input_tokens"),
+            _number(usage, "completion_tokens", "output_tokens"),
+            _number(details, "cached_tokens") or _number(usage, "prompt_cache_hit_tokens"),
+        )
 
     def _take(self, entry: dict, index: object, touched: list[_Slot]) -> None:
         """Add one entry of `tool_calls` to the call it belongs to."""
@@ -5818,32 +5797,24 @@ class OpenAIFold(_Fold):
         slot.add(call_id, name, arguments)
         slot.extra |= {key: value for key, value in entry.items() if key not in _ENTRY_KEYS}
         touched.append(slot)
-        self._by_index[index] = self._by_id[slot.id] = slot
+        self._by_index[index] = self._by_index[None] = self._by_id[slot.id] = slot
 
     def _found(self, index: int | None, call_id: str, name: str) -> _Slot | None:
         """The call that an entry seems to continue; servers leave out or repeat ids and indexes."""
         same_id = self._by_id.get(call_id) if call_id else None
-        old = self._by_index.get(index) if index is not None else None
-        if old is None and index is None:
-            last = self._slots[-1] if self._slots else None
-            opens = call_id and (name or (last and last.id))
-            old = same_id or (None if opens else last)
-        if not name:
-            return same_id or old
-        if old and call_id and old.id not in ("", call_id):  # Ollama up to 0.20: every index is 0
-            return same_id
-        return old
+        old = self._by_index.get(index)
+        if old and call_id and old.id not in ("", call_id) and (name or index is None):
+            return same_id  # Ollama up to 0.20: every index is 0
+        return old if name else same_id or old
 
     def _calls(self) -> list[ToolCall]:
-        slots, indexes = self._slots, [slot.index for slot in self._slots]
-        if len({*map(repr, indexes)}) == len(slots) and all(type(i) is int for i in indexes):
-            slots = sorted(slots, key=lambda slot: slot.index)
+        slots = sorted(self._slots, key=lambda slot: slot.index or 0)
         return [call for slot in slots for call in slot.calls()]
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """The reasoning under its own key: DeepSeek wants it back on turns that call."""
-        thought = "".join(self._thought)
-        return {self._reasoning_key: thought} if calls and thought and self._reasoning_key else None
+        key, thought = self._reasoning_key, "".join(self._said["reasoning"])
+        return {key: thought} if calls and key else None
 
 
 # --- Anthropic Messages ---
@@ -5865,59 +5836,53 @@ class AnthropicFold(_Fold):
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
-        self._blocks: dict[object, dict] = {}
+        self._blocks: dict[str, dict] = {}
         self._pieces: dict[tuple, list[str]] = {}  # (index, field) → what the deltas added
         self._counts: dict = {}
 
     def feed(self, event: dict) -> Pieces:
-        """Take one event; returns what came to show. Raises BackendError for an error event."""
-        self._check(event)
+        """Take one event; returns what came to show."""
+        index = repr(event.get("index"))
         match event.get("type"):
             case "message_start":
                 self._count(_dict(event.get("message")))
             case "content_block_start":
-                return self._open(event.get("index"), _dict(event.get("content_block")))
+                return self._open(index, _dict(event.get("content_block")))
             case "content_block_delta":
-                return self._extend(event.get("index"), _dict(event.get("delta")))
+                return self._extend(index, _dict(event.get("delta")))
             case "message_delta":
                 self._count(event)
-                self._stop(_dict(event.get("delta")))
+                self._end(_dict(event.get("delta")).get("stop_reason"))
             case "message_stop":
                 self.done = True
             case "message":
                 self._count(event)
-                self._stop(event)
+                self._end(event.get("stop_reason"))
                 self.done = True
                 blocks = enumerate(map(_dict, _list(event.get("content"))))
-                return [pair for index, block in blocks for pair in self._open(index, block)]
+                return [pair for index, block in blocks for pair in self._open(repr(index), block)]
         return []
 
     def _count(self, holder: dict) -> None:
         """Usage is cumulative; the prompt is what was read anew, from the cache and into it."""
-        if not (usage := _dict(holder.get("usage"))):
-            return
-        counts = self._counts
+        counts, usage = self._counts, _dict(holder.get("usage"))
         counts |= {key: value for key, value in usage.items() if value is not None}
         cached = _number(counts, "cache_read_input_tokens")
         fresh = _number(counts, "input_tokens") + _number(counts, "cache_creation_input_tokens")
         self.usage = Usage(fresh + cached, _number(counts, "output_tokens"), cached)
 
-    def _stop(self, holder: dict) -> None:
-        if reason := _text(holder.get("stop_reason")):
-            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
+    def _open(self, index: str, block: dict) -> Pieces:
+        self._blocks[index] = dict(block)
+        thought = self._add("reasoning", block.get("thinking"))
+        return thought + self._add("text", block.get("text"))
 
-    def _open(self, index: object, block: dict) -> Pieces:
-        self._blocks[repr(index)] = dict(block)
-        thought = self._add("reasoning", _text(block.get("thinking")))
-        return thought + self._add("text", _text(block.get("text")))
-
-    def _extend(self, index: object, delta: dict) -> Pieces:
-        block = self._blocks.setdefault(repr(index), {"type": "text", "text": ""})
+    def _extend(self, index: str, delta: dict) -> Pieces:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
         if isinstance(delta.get("citation"), dict):
             block["citations"] = [*_list(block.get("citations")), delta["citation"]]
         field, target = _DELTAS.get(_text(delta.get("type")), ("", ""))
         if piece := _text(delta.get(field)):
-            self._pieces.setdefault((repr(index), target), []).append(piece)
+            self._pieces.setdefault((index, target), []).append(piece)
         kind = {"text": "text", "thinking": "reasoning"}.get(field)
         return self._add(kind, piece) if kind else []
 

@@ -369,30 +369,6 @@ def test_usage_is_taken_wherever_it_stands_and_the_last_counts(chunks, usage):
     assert fold(chunks)[0].usage == usage
 
 
-ERRORS = [
-    {"error": {"message": "overloaded", "code": 502}, "choices": []},
-    {"error": {"message": "overloaded", "type": "server_error"}},
-    {"error": "overloaded"},
-    {"object": "error", "message": "overloaded", "code": 1},
-    {"error": {"message": "overloaded", "failed_generation": "", "status_code": 400}},
-]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_an_error_in_the_stream_keeps_what_came_before(error):
-    folded = OpenAIFold()
-    folded.feed(chunk(content="已经写了"))
-    folded.feed(chunk(tool_calls=[piece(0, "a", "f", '{"n"')]))
-    with pytest.raises(BackendError, match="overloaded") as caught:
-        folded.feed(error)
-    assert caught.value.turn.text == "已经写了"
-
-
-@pytest.mark.parametrize("nothing", [None, "", {}, [], False])
-def test_an_empty_error_field_is_no_error(nothing):
-    assert fold([chunk(content="x") | {"error": nothing}, chunk("stop")])[0].text == "x"
-
-
 def test_a_stream_that_just_ends_is_an_error_that_keeps_the_text():
     folded = OpenAIFold()
     folded.feed(chunk(content="写到一"))
@@ -583,16 +559,6 @@ def test_anthropic_end_needs_a_stop_reason_or_message_stop():
     with pytest.raises(BackendError) as caught:
         fold(message(*text, reason=None, end=False), kind=AnthropicFold)
     assert caught.value.turn.text == "x"
-
-
-def test_anthropic_error_event_keeps_what_came_before():
-    folded = AnthropicFold()
-    folded.feed(start(0, type="text", text="写了"))
-    with pytest.raises(BackendError, match="Overloaded") as caught:
-        folded.feed(
-            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-        )
-    assert caught.value.turn.text == "写了"
 
 
 # --- anything at all ---
