@@ -4383,10 +4383,8 @@ def content_text(content: object) -> str:
     >>> content_text([{"type": "text", "text": "看图"}, {"type": "image_url", "image_url": {}}])
     '看图\\n[image_url]'
     """
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    parts = [part if isinstance(part, dict) else {"text": part} for part in content]
-    texts = [part.get("text", f"[{part.get('type')}]") for part in parts]
+    parts = content if isinstance(content, list) else [content]
+    texts = [p.get("text", f"[{p.get('type')}]") if isinstance(p, dict) else p for p in parts]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
@@ -4399,14 +4397,13 @@ def _tidy_assistant(message: dict, number: int) -> dict:
     """The message with `content`, and calls with an id and arguments as JSON text of an object."""
     result = {key: value for key, value in message.items() if value not in (None, [])}
     result["content"] = content_text(message.get("content"))
-    if calls := message.get("tool_calls"):
-        result["tool_calls"] = []
-        for position, call in enumerate(calls, number):
-            function = call.get("function") or {}
-            function = {**function, "arguments": _object_text(function.get("arguments"))}
-            named = {"id": call.get("id") or _numbered(position), "type": "function"}
-            result["tool_calls"].append({**call, **named, "function": function})
-    return result
+    calls = []
+    for position, call in enumerate(result.get("tool_calls", ()), number):
+        function = call.get("function") or {}
+        function = {**function, "arguments": _object_text(function.get("arguments"))}
+        named = {"id": call.get("id") or _numbered(position), "type": "function"}
+        calls.append({**call, **named, "function": function})
+    return {**result, "tool_calls": calls} if calls else result
 
 
 def _with_results(messages: Iterable[dict]) -> Iterator[tuple[dict, list[dict]]]:
@@ -4494,22 +4491,19 @@ def _rounds(
     blocks(message) spells an assistant message that has nothing under `key`, or a user message;
     answer(message, block) spells a result, given the block of its call.
     """
-    system, rounds, open_calls = "", [], iter(())
+    system, rounds, uses = "", [], iter(())
     for message in tidy_history(messages):
-        role = "user"
-        match message["role"]:
-            case "system":
-                system = message["content"]
-                continue
-            case "assistant":
-                role, new = "assistant", message.get(key) or blocks(message)
-                uses = [b for b in new if b.get("type") == "tool_use" or "functionCall" in b]
-                open_calls = iter(uses)
-            case "tool":
-                new = [answer(message, next(open_calls))]
-            case _:
-                new = blocks(message)
-        if role == "user" and rounds and rounds[-1][0] == "user":
+        role = message["role"]
+        if role == "system":
+            system = message["content"]
+            continue
+        if role == "tool":
+            role, new = "user", [answer(message, next(uses))]
+        else:
+            new = message.get(key) or blocks(message)
+        if role == "assistant":
+            uses = iter([b for b in new if b.get("type") == "tool_use" or "functionCall" in b])
+        if rounds and role == rounds[-1][0] == "user":
             rounds[-1][1].extend(new)
         else:
             rounds.append((role, list(new)))
@@ -4666,14 +4660,13 @@ class _Reading:
     def __init__(self, tools: Iterable[dict] | None, *, cut: bool = False):
         plain = [tool.get("function") or tool for tool in tools or ()]
         self.schemas = {
-            tool["name"]: next((tool[key] for key in _SCHEMA_KEYS if key in tool), None) or {}
+            tool["name"]: next(filter(None, map(tool.get, _SCHEMA_KEYS)), {})
             for tool in plain if "name" in tool
         }
-        self.any_tool, self.cut = tools is None, cut
+        self.any_tool, self.cut, self.misses = tools is None, cut, 0
         self.bare = False  # in an answer without markers only exact calls count
         self.begin = 0  # of the text that is not sorted yet
         self.closer = ""  # of the block that is being read
-        self.misses = 0
 
     def miss(self) -> None:
         """A long look has led nowhere."""
@@ -4715,8 +4708,8 @@ _END_TOKEN = r"<[|｜][\w▁]{1,30}[|｜]>|</s>|<end_of_turn>|<start_function_re
 
 def _without_end(text: str) -> str:
     """The text without the tokens that a template puts after it, and without blanks there."""
-    last = max(0, len(text) - 200)
-    return (text[:last] + re.sub(rf"(?:\s*(?:{_END_TOKEN}))+\s*\Z", "", text[last:])).rstrip()
+    head, tail = text[:-200], text[-200:]  # to look at all could take quadratic time
+    return (head + re.sub(rf"(?:\s*(?:{_END_TOKEN}))+\s*\Z", "", tail)).rstrip()
 
 
 def _body(text: str, pos: int, closer: str) -> str:
@@ -4738,12 +4731,16 @@ def clean_name(name: str) -> str:
     return name.removeprefix("functions.").removeprefix("default_api.")  # Gemma's name for them
 
 
-def _parsed(arguments: object) -> object:
-    """The arguments as an object, or what the model wrote when they are none."""
+def _if_readable(read: Callable, text: object) -> Any:
+    """What `read` makes of the text, or the text when it is nothing of that kind."""
     try:
-        return parse_arguments(arguments)
-    except ArgumentsError:
-        return arguments
+        return read(text)
+    except ValueError:
+        return text
+
+
+_parsed = functools.partial(_if_readable, parse_arguments)  # an object
+_loose = functools.partial(_if_readable, _load_json)  # any JSON value
 
 
 def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "") -> ToolCall:
@@ -4761,27 +4758,24 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
     return ToolCall(id if isinstance(id, str) else "", name, arguments)
 
 
-def _call_from(entry: object, reading: _Reading) -> ToolCall | None:
-    """The call that a JSON object spells under any of the known keys; None when it spells none."""
-    if not isinstance(entry, dict):
-        return None
-    entry = entry | inner if isinstance(inner := entry.get("function"), dict) else entry
-    if reading.bare and not (entry.keys() <= _CALL_KEYS and entry.keys() & _ARGUMENT_KEYS):
-        return None
-    name, arguments, id = (
-        next((entry[key] for key in keys if key in entry), None)
-        for keys in (_NAME_KEYS, _ARGUMENT_KEYS, _ID_KEYS)
-    )
-    name = clean_name(name) if isinstance(name, str) else ""
-    return _new_call(reading, name, arguments, id=id) if name else None
-
-
 def _calls_from(value: object, reading: _Reading) -> list[ToolCall]:
-    """The calls of one JSON value, an object or a list; [] unless all of it is calls."""
-    calls = [_call_from(v, reading) for v in (value if isinstance(value, list) else [value])]
-    if None in calls:
-        return []
-    return [call for call in calls if call.name != "directly-answer"]  # Command R's word for none
+    """The calls that a JSON object or list spells under the known keys; [] unless all is calls."""
+    calls = []
+    for entry in value if isinstance(value, list) else [value]:
+        if not isinstance(entry, dict):
+            return []
+        entry = entry | inner if isinstance(inner := entry.get("function"), dict) else entry
+        keys = entry.keys()
+        name, arguments, id = (
+            next((entry[key] for key in known if key in keys), None)
+            for known in (_NAME_KEYS, _ARGUMENT_KEYS, _ID_KEYS)
+        )
+        name = clean_name(name) if isinstance(name, str) else ""
+        if not name or (reading.bare and not (keys <= _CALL_KEYS and keys & _ARGUMENT_KEYS)):
+            return []
+        if name != "directly-answer":  # Command R's word for none
+            calls.append(_new_call(reading, name, arguments, id=id))
+    return calls
 
 
 # --- readers: JSON, alone or with something around it ---
@@ -4803,16 +4797,17 @@ def _json_at(text: str, pos: int, reading: _Reading) -> tuple[object, int] | Non
     """The JSON object or list at `pos` and its end; §3 mends what is nearly JSON."""
     if not text.startswith(("{", "["), pos):
         return None
+    doubled = text.startswith("{{", pos)  # Qwen2.5-Coder copies it from its own template
+    start, more = pos + doubled, lambda end: doubled and text.startswith("}", end)
     with contextlib.suppress(ValueError, RecursionError):
-        end = _DECODER.raw_decode(text, pos)[1]
-        return _load_json(text[pos:end]), end  # §3 also refuses endless nesting and half characters
-    if _match(r"\{\{[^{]", text, pos):  # Qwen2.5-Coder copies it from its own template
-        if found := _json_at(text, pos + 1, reading):
-            return found[0], found[1] + text.startswith("}", found[1])
-    end = _closing(text, pos) if reading.misses <= MOST_MISSES else -1
+        end = _DECODER.raw_decode(text, start)[1]
+        value = _load_json(text[start:end])  # refuses endless nesting and half characters, too
+        return value, end + more(end)
+    end = _closing(text, start) if reading.misses <= MOST_MISSES else -1
     with contextlib.suppress(ArgumentsError):
         if end > 0:
-            return parse_arguments('{"value":' + text[pos:end] + "}")["value"], end
+            value = parse_arguments('{"value":' + text[start:end] + "}")["value"]
+            return value, end + more(end)
     return reading.miss()
 
 
@@ -4859,14 +4854,6 @@ def _read_kimi(text: str, pos: int, reading: _Reading) -> _Block | None:
 
 
 # --- readers: tagged parameters, each value as raw text ---
-
-
-def _loose(raw: str) -> object:
-    """The JSON value that the text spells, or the text."""
-    try:
-        return _load_json(raw)
-    except ValueError:
-        return raw
 
 
 def _typed(tool: str, key: str, reading: _Reading, untyped: Callable, raw: str) -> object:
@@ -4934,22 +4921,16 @@ _read_glm = _tag_reader(
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-def _python_literal(node: ast.expr) -> object:
-    """The JSON value of a Python literal. Raises ValueError for anything that would be computed."""
-    match node:
-        case ast.Constant(value=bool() | int() | str() | None as value):
-            return value
-        case ast.Constant(value=float(value)) if math.isfinite(value):
-            return value
-        case ast.Name(id=word) if word in _WORDS:
-            return _WORDS[word]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
-            return -_python_literal(node.operand)
-        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-            return [_python_literal(item) for item in items]
-        case ast.Dict(keys=keys, values=values) if all(isinstance(k, ast.Constant) for k in keys):
-            return {str(k.value): _python_literal(v) for k, v in zip(keys, values)}
-    raise ValueError("not a literal")
+class _Literal(ast.NodeTransformer):
+    """JSON's words become Python's; sets and tuples become lists, which keep their order."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_WORDS[node.id]) if node.id in _WORDS else node
+
+    def visit_Set(self, node: ast.Set | ast.Tuple) -> ast.expr:
+        return ast.List([self.visit(item) for item in node.elts], ast.Load())
+
+    visit_Tuple = visit_Set
 
 
 def _python_call(node: ast.expr, reading: _Reading) -> ToolCall | None:
@@ -4965,8 +4946,9 @@ def _python_call(node: ast.expr, reading: _Reading) -> ToolCall | None:
     values = [*node.args, *(keyword.value for keyword in node.keywords)]
     if len(set(keys)) < len(values) or None in keys:
         return None
-    with contextlib.suppress(ValueError, RecursionError):
-        return ToolCall("", name, dict(zip(keys, map(_python_literal, values))))
+    with contextlib.suppress(ValueError, TypeError, RecursionError):  # no literal, or no JSON
+        found = [ast.literal_eval(_Literal().visit(value)) for value in values]
+        return ToolCall("", name, json.loads(json.dumps(dict(zip(keys, found)), allow_nan=False)))
 
 
 # A string ends at a quote that something may follow: 'it's' is one string.
@@ -5082,15 +5064,15 @@ def _read_react(text: str, pos: int, reading: _Reading) -> _Block | None:
         stop = _search(_REACT_END, text, end - 1).start()
         body, end = _json_at(text, end, reading) or (text[end:stop].strip(), stop)
     call = _new_call(reading, name, body)
-    if isinstance(body, str):
-        own = compile_schema(reading.schemas.get(name, {})).own
-        keys = list(own.get("required") or own.get("properties", ()))
-        bare = isinstance(call.arguments, str)
+    own = compile_schema(reading.schemas.get(name, {})).own
+    keys = list(own.get("required") or own.get("properties", ()))
+    if keys and body == "":
+        return None
+    if isinstance(call.arguments, str) and isinstance(body, str):
         cut = reading.cut and not inside and end == len(text)
-        unclear = cut or len(keys) > 1 or body.startswith(("{", "[", "`"))
-        if (keys and not body) or (bare and unclear):
+        if cut or len(keys) > 1 or body.startswith(("{", "[", "`")):
             return None
-        if bare and name in reading.schemas:
+        if name in reading.schemas:
             raw = body[1:-1] if re.fullmatch(r'"[^"\\]*"', body) else body
             call = call._replace(arguments={k: _typed(name, k, reading, str, raw) for k in keys})
     after = _match(_INVENTED, text, end)
@@ -5111,34 +5093,29 @@ class TextFormat:
     def __init__(self, read: Callable, opens="", closes="", begins="", known=False):
         self.read, self.known = read, known
         self.opens, self.begins = opens.split(), begins.split()
-        self.closes = closes.split(" ")  # a line break may be one
+        self.closes = closes.split(" ") if closes else []  # a line break may be one
 
 
 TEXT_FORMATS = {
-    # Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM
-    "hermes": TextFormat(_read_calls, "<tool_call>", "</tool_call>"),
-    # Qwen3-Coder, Qwen3.5, Nemotron 3; the outer tag is often missing behind Ollama
-    "qwen3_coder": TextFormat(_read_xml, "<tool_call>", "</tool_call>"),
-    "qwen3_coder_bare": TextFormat(_read_xml, "", "</tool_call>", "<function=", known=True),
-    # GLM-4.5, 4.6, 4.7
-    "glm4_5": TextFormat(_read_glm, "<tool_call>"),
-    # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2
-    "functionary": TextFormat(
-        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*>?\s*</function>"),
-        begins="<function=", known=True,
+    # JSON behind a marker: Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 3.1 and 4, xLAM;
+    # Jamba and MiniMax M1; Granite 20B; Mistral up to Large 2407; Llama 3; Command R7B and A; LFM2
+    "json_marked": TextFormat(
+        _read_calls,
+        "<tool_call> <tool_calls> <function_call> [TOOL_CALLS] <|python_tag|> <|START_ACTION|>"
+        " <|tool_call_start|>",
+        "</tool_call> </tool_calls> </function_call> <|END_ACTION|> <|tool_call_end|>",
     ),
-    "functionary_3_2": TextFormat(_read_named, ">>>", known=True),
-    # Mistral up to Large 2407, xLAM; from tokenizer v11 on, with or without an id
-    "mistral": TextFormat(_read_calls, "[TOOL_CALLS]"),
+    # Granite 3.0, 3.2, 3.3 (always a list); InternLM; Phi-4-mini, Firefunction v2
+    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>", "<|/tool_call|>"),
+    "internlm": TextFormat(_read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", "", True),
+    "phi4": TextFormat(_json_reader(r"functools\s*(?=\[)"), begins="functools["),
+    # Mistral from tokenizer v11 on, with or without an id
     "mistral_v11": TextFormat(
         _json_reader(
             r"(?P<name>[\w.-]{1,200})\s*(?:\[CALL_ID\]\s*(?P<id>\w{1,64})\s*)?(?:\[ARGS\])?\s*",
         ),
         "[TOOL_CALLS]",
     ),
-    # Llama 3.1 to 3.3 with their token: JSON, or name.call(…)
-    "llama3": TextFormat(_read_calls, "<|python_tag|>"),
-    "llama3_built_in": TextFormat(_read_python, "<|python_tag|>", "\n", known=True),
     # DeepSeek V3-0324, R1-0528 (with the word function and a fence), V3.1 (without)
     "deepseek": TextFormat(
         _json_reader(
@@ -5148,47 +5125,44 @@ TEXT_FORMATS = {
         ),
         "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
     ),
-    # DeepSeek V3.2, whose outer tag may be missing
-    "deepseek_v3_2": TextFormat(
-        _read_xml, "<｜DSML｜function_calls> <｜DSML｜tool_calls>",
-        "</｜DSML｜function_calls> </｜DSML｜tool_calls>", "<｜DSML｜invoke",
-    ),
     "kimi_k2": TextFormat(
         _read_kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
         "<|tool_call_begin|>",
     ),
-    # Granite 3.0, 3.2, 3.3 (always a list), 20B-FC
-    "granite3": TextFormat(_json_reader(r"(?=\[)"), "<|tool_call|>", "<|/tool_call|>"),
-    "granite_20b": TextFormat(_read_calls, "<function_call>", "</function_call>"),
-    # Phi-4-mini, Firefunction v2
-    "phi4": TextFormat(_json_reader(r"functools\s*(?=\[)"), begins="functools["),
-    # Command R7B and A; R and R+ of 2024
-    "command_a": TextFormat(_read_calls, "<|START_ACTION|>", "<|END_ACTION|>"),
-    "command_r": TextFormat(
+    # Functionary 3.1, Llama 3 behind Groq (which loses a `>`); Functionary 3.2, GLM-4-9B
+    "functionary": TextFormat(
+        _json_reader(r"<function=(?P<name>[^<>{\s]{1,200})>?\s*", r"\s*>?\s*</function>"),
+        begins="<function=", known=True,
+    ),
+    "named": TextFormat(_read_named, ">>> <|assistant|>", known=True),
+    # Tags: Qwen3-Coder, Qwen3.5, Nemotron 3; MiniMax M2; DeepSeek V3.2. The outer tag is often
+    # missing behind Ollama. GLM-4.5, 4.6, 4.7
+    "tags": TextFormat(
+        _read_xml, "<tool_call> <minimax:tool_call> <｜DSML｜function_calls> <｜DSML｜tool_calls>",
+        "</tool_call> </minimax:tool_call> </｜DSML｜function_calls> </｜DSML｜tool_calls>",
+        "<｜DSML｜invoke",
+    ),
+    "tags_bare": TextFormat(
+        _read_xml, "<function_calls>", "</function_calls> </tool_call> </minimax:tool_call>",
+        "<function= <invoke", known=True,
+    ),
+    "glm4_5": TextFormat(_read_glm, "<tool_call>"),
+    # Python: Llama 3 with name.call(…), Llama 4, LFM2, Olmo 3 (one call per line), Gemma 3
+    "llama3_built_in": TextFormat(_read_python, "<|python_tag|>", "\n", known=True),
+    "llama4": TextFormat(_read_python, "<|python_start|>", "<|python_end|>"),
+    "lfm2": TextFormat(_read_python, "<|tool_call_start|>", "<|tool_call_end|>"),
+    "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
+    "gemma3": TextFormat(_read_python, "```tool_code", "```", known=True),
+    # With a language of their own
+    "functiongemma": TextFormat(_read_gemma, "<start_function_call>", "<end_function_call>"),
+    "gemma4": TextFormat(_read_gemma, "<|tool_call>", "<tool_call|>"),
+    "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
+    "command_r": TextFormat(  # R and R+ of 2024
         _json_reader(r"Action:\s*```(?:json)?\s*(?=\[)", r"\s*```"), begins="Action:", known=True,
     ),
     "react": TextFormat(
         _read_react, begins="Action: Action： **Action: **Action： **Action**:", known=True,
     ),
-    "internlm": TextFormat(_read_calls, "<|action_start|> <|plugin|>", "<|action_end|>", "", True),
-    # Jamba (a list), MiniMax M1 (one object per line); MiniMax M2, whose outer tag may be missing
-    "jamba": TextFormat(_read_calls, "<tool_calls>", "</tool_calls>"),
-    "minimax_m2": TextFormat(_read_xml, "<minimax:tool_call>", "</minimax:tool_call>"),
-    "invoke": TextFormat(
-        _read_xml, "<function_calls>", "</function_calls> </minimax:tool_call>", "<invoke",
-        known=True,
-    ),
-    # FunctionGemma; Gemma 4; Gemma 3 and CodeGemma
-    "functiongemma": TextFormat(_read_gemma, "<start_function_call>", "<end_function_call>"),
-    "gemma4": TextFormat(_read_gemma, "<|tool_call>", "<tool_call|>"),
-    "gemma3": TextFormat(_read_python, "```tool_code", "```", known=True),
-    "gpt_oss": TextFormat(_read_harmony, begins="<|start|>assistant <|channel|> to=functions."),
-    "llama4": TextFormat(_read_python, "<|python_start|>", "<|python_end|>"),
-    # LFM2, LFM2.5, in Python or on request in JSON; Olmo 3 (one call per line)
-    "lfm2": TextFormat(_read_python, "<|tool_call_start|>", "<|tool_call_end|>"),
-    "lfm2_json": TextFormat(_read_calls, "<|tool_call_start|>", "<|tool_call_end|>"),
-    "olmo3": TextFormat(_read_python, "<function_calls>", "</function_calls>"),
-    "glm4_marked": TextFormat(_read_named, "<|assistant|>", known=True),
     # Without a marker: Llama 3, xLAM and any small model; Llama 3.2 1B and 3B, ToolACE; GLM-4-9B
     "json": TextFormat(_json_reader(), closes="]"),
     "pythonic": TextFormat(_read_python),
@@ -5240,7 +5214,7 @@ def _is_quoted(text: str, pos: int) -> bool:
 
 def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Block | None:
     """All calls of one block that starts at `pos`, with the markers around them."""
-    end, calls, reading.closer = pos, [], row.closes[0]
+    end, calls, reading.closer = pos, [], "".join(row.closes[:1])
     for opener in row.opens:
         if text.startswith(opener, end):
             end = _skip(text, end + len(opener))
@@ -5251,8 +5225,8 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     if not known and (row.known or reading.line_before(text, pos)):
         return reading.miss()
     after = _skip(text, end)
-    closer = next((word for word in row.closes if word and text.startswith(word, after)), "")
-    return (after + len(closer) if closer else end, calls) if calls else None
+    end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
+    return (end, calls) if calls else None
 
 
 class _Scan:
@@ -5260,9 +5234,7 @@ class _Scan:
 
     def __init__(self, text: str, reading: _Reading, *, keep_calls: bool = False):
         self.text, self.reading, self.keep_calls = text, reading, keep_calls
-        self.said: list[str] = []
-        self.thought: list[str] = []
-        self.calls: list[ToolCall] = []
+        self.kept, self.calls = {"text": [], "reasoning": []}, []
         self.opened = False  # a marker of a call stays in the text, and so will its closer
 
     def enter(self, pos: int) -> int:
@@ -5273,19 +5245,15 @@ class _Scan:
             stop = _search(closes, self.text, frame.end())
             inside = self.text[frame.end():stop.start() if stop else None].strip()
             pos = stop.end() if stop else len(self.text)
-            part = self.thought if holds == "reasoning" else self.said
-            part.append(re.sub(_CITATION, "", inside))
+            self.kept[holds].append(re.sub(_CITATION, "", inside))
         self.reading.begin = pos
         return pos
 
-    def leave(self, end: int | None = None) -> None:
-        """Keep the text up to a call or the end, without the blanks around calls and frames."""
-        begin = self.reading.begin
-        piece = self.text[begin:end]
-        if self.calls and end is None:
-            piece = _without_end(piece)
-        piece = piece.lstrip() if begin else piece
-        self.said.append(piece if end is None else piece.rstrip())
+    def take(self, begin: int, end: int) -> int:
+        """Leave out this part, and the blanks around it; returns where the next begins."""
+        piece = self.text[self.reading.begin:begin].rstrip()
+        self.kept["text"].append(piece.lstrip() if self.reading.begin else piece)
+        return self.enter(end)
 
     def marker(self, marker: str, at: int) -> int:
         """Act on a marker; returns where to look on."""
@@ -5298,24 +5266,22 @@ class _Scan:
             return end + len(fence) if whole else after
         quoted, line = _is_quoted(self.text, at), self.reading.line_before(self.text, at)
         if marker in _LONE:
-            if self.thought or quoted or marker.replace("/", "") in line:
+            if self.kept["reasoning"] or quoted or marker.replace("/", "") in line:
                 return after
-            self.thought, self.said, self.calls = [self.text[:at].strip()], [], []
+            self.kept, self.calls = {"text": [], "reasoning": [self.text[:at].strip()]}, []
             return self.enter(after)
         if marker in _CLOSERS:
             after = _match(rf"(?:\s*(?:{_any_of(*_CLOSERS).pattern}))+", self.text, at).end()
             ends = not line or _match(r"[ \t]*(?:\r?\n|\Z)", self.text, after)
             if self.opened or quoted or not ends:  # not left over: the text speaks of it
                 return after
-            self.leave(at)
-            return self.enter(after)
+            return self.take(at, after)
         for row in () if quoted else _ROWS[marker]:
             if block := _read_block(row, self.text, at, self.reading):
                 if self.keep_calls:
                     return block[0]
-                self.leave(at)
                 self.calls += block[1]
-                return self.enter(block[0])
+                return self.take(at, block[0])
         self.opened = True
         return after
 
@@ -5324,8 +5290,10 @@ class _Scan:
         look, words = self.enter(0), _any_of(*_ROWS, *_CLOSERS, *_LONE, *_SHOWN)
         while (found := words.search(self.text, look)) and self.reading.misses <= MOST_MISSES:
             look = self.marker(found[0], found.start())
-        self.leave()
-        text, thought = ("\n".join(filter(None, part)) for part in (self.said, self.thought))
+        rest = self.text[self.reading.begin:]
+        rest = _without_end(rest) if self.calls else rest
+        self.kept["text"].append(rest.lstrip() if self.reading.begin else rest)
+        text, thought = ("\n".join(filter(None, part)) for part in self.kept.values())
         return Turn(text, tuple(self.calls), reasoning=thought)
 
 
@@ -5419,11 +5387,8 @@ class TextStream:
     """
 
     def __init__(self, tools: Iterable[dict] | None = None):
-        self.parts = Turn()
-        self._tools = tools
-        self._whole: list[str] = []
-        self._shown: list[str] = []  # of the text
-        self._new: list[str] = []  # not looked at yet: ends in blanks
+        self.parts, self._tools = Turn(), tools
+        self._whole, self._shown, self._new = [], [], []  # pieces; shown of the text; not looked at
         self._pending = ""  # blanks, which go when a call follows, and what may become a marker
         self._kind = "start"  # then "reasoning" or "text"; "held": all to the end
         self._closes = re.compile("")  # what ends the reasoning or the text
@@ -5431,15 +5396,13 @@ class TextStream:
 
     def feed(self, piece: str) -> list[tuple[str, str]]:
         """Take a piece; returns what may be shown now."""
-        out: list[tuple[str, str]] = []
         self._whole.append(piece)
         self._new.append(piece)
-        if not piece.isspace():
-            self._pending += "".join(self._new)
-            self._new.clear()
-            while self._enter() if self._kind == "start" else self._show(out):
-                pass
-        return out
+        if piece.isspace():
+            return []
+        self._pending += "".join(self._new)
+        self._new.clear()
+        return list(self._walk())
 
     def close(self) -> list[tuple[str, str]]:
         """Returns what is left to show at the end of the reply."""
@@ -5467,39 +5430,44 @@ class TextStream:
         self._pending = head if self._thought else self._pending
         return True
 
-    def _show(self, out: list) -> bool:
-        """Hand over text or reasoning up to what may end it; True when something else begins."""
-        if self._kind == "held":
-            self._pending = ""
-            return False
-        found = self._closes.search(self._pending)
-        if not found:
-            longest, begun = _beginnings()
-            tails = (self._pending[-length:] for length in range(longest, 0, -1))
-            self._emit(len(self._pending) - len(next(filter(begun.__contains__, tails), "")), out)
-            return False
-        rest = self._pending[found.end():]
-        if self._kind == "text":
-            said = "".join(self._shown) + self._pending[:found.start()]
-            shown = any(word in said for word in (*_SHOWN, found[0].replace("/", "")))
-            if found[0] not in _LONE or shown or _is_quoted(said, len(said)):
-                self._emit(found.start(), out)
+    def _walk(self) -> Iterator[tuple[str, str]]:
+        """Hand over text and reasoning up to what may end them."""
+        while self._kind != "start" or self._enter():
+            if self._kind == "held":
+                self._pending = ""
+                return
+            found = self._closes.search(self._pending)
+            if not found:
+                longest, begun = _beginnings()
+                tails = (self._pending[-length:] for length in range(longest, 0, -1))
+                tail = next(filter(begun.__contains__, tails), "")
+                yield from self._handed(len(self._pending) - len(tail))
+                return
+            rest = self._pending[found.end():]
+            if self._kind == "text" and not self._is_reasoning(found):
+                yield from self._handed(found.start())
                 self._kind = "held"
-                return False
-            self._shown.clear()  # all of it was reasoning
-            out.append(("again", ""))
-        else:
-            self._emit(found.start(), out)
-        self._kind, self._pending, self._thought = "start", rest, True
-        return True
+                continue
+            if self._kind == "text":
+                self._shown.clear()
+                yield "again", ""
+            else:
+                yield from self._handed(found.start())
+            self._kind, self._pending, self._thought = "start", rest, True
 
-    def _emit(self, length: int, out: list) -> None:
-        """Hand over that much, but keep the blanks at its end."""
+    def _is_reasoning(self, found: re.Match) -> bool:
+        """True when a lone </think> says what the text before it was; not if that may show it."""
+        said = "".join(self._shown) + self._pending[:found.start()]
+        shown = any(word in said for word in (*_SHOWN, found[0].replace("/", "")))
+        return found[0] in _LONE and not shown and not _is_quoted(said, len(said))
+
+    def _handed(self, length: int) -> Iterator[tuple[str, str]]:
+        """That much of what is pending, without the blanks at its end: they wait."""
         body = self._pending[:length].rstrip()
         self._pending = self._pending[len(body):]
         if body:
-            out.append((self._kind, body))
             self._shown += [body] if self._kind == "text" else []
+            yield self._kind, body
 
 
 # --- writing the protocol: for servers that take no tools ---
@@ -5637,10 +5605,8 @@ class _Fold:
     """
 
     def __init__(self, used_ids: Iterable[str] = ()):
-        self.done, self.finish = False, ""
-        self.usage: Usage | None = None
-        self._used_ids = list(used_ids)
-        self._said: dict[str, list[str]] = {"text": [], "reasoning": []}
+        self.done, self.finish, self.usage = False, "", None
+        self._used_ids, self._said = list(used_ids), {"text": [], "reasoning": []}
 
     def _add(self, kind: str, piece: object) -> Pieces:
         """Keep a piece; returns it for the screen."""
@@ -5745,10 +5711,8 @@ class OpenAIFold(_Fold):
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
-        self._slots: list[_Slot] = []
-        self._by_id: dict[str, _Slot] = {}
+        self._slots, self._by_id, self._reasoning_key = [], {}, ""
         self._by_index: dict[int | None, _Slot] = {}  # None: the last one
-        self._reasoning_key = ""
 
     def feed(self, chunk: dict) -> Pieces:
         """Take one chunk; returns what came to show."""
@@ -5761,11 +5725,8 @@ class OpenAIFold(_Fold):
         # Ollama's own format has no choices, and says itself when it is done
         self.done |= chunk.get("done") is True or (whole and "choices" in chunk)
         self._end(choice.get("finish_reason") or choice.get("done_reason"))
-        entries = _list(delta.get("tool_calls"))
-        if isinstance(delta.get("function_call"), dict):
-            entries = [*entries, {"function": delta["function_call"]}]
         touched: list[_Slot] = []
-        for position, entry in enumerate(map(_dict, entries)):
+        for position, entry in enumerate(map(_dict, _list(delta.get("tool_calls")))):
             self._take(entry, position if whole else entry.get("index"), touched)
         pieces: Pieces = []
         if key := next((key for key in _REASONING_KEYS if _text(delta.get(key))), ""):
@@ -5836,9 +5797,8 @@ class AnthropicFold(_Fold):
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
-        self._blocks: dict[str, dict] = {}
+        self._blocks, self._counts = {}, {}
         self._pieces: dict[tuple, list[str]] = {}  # (index, field) → what the deltas added
-        self._counts: dict = {}
 
     def feed(self, event: dict) -> Pieces:
         """Take one event; returns what came to show."""
@@ -5865,7 +5825,9 @@ class AnthropicFold(_Fold):
 
     def _count(self, holder: dict) -> None:
         """Usage is cumulative; the prompt is what was read anew, from the cache and into it."""
-        counts, usage = self._counts, _dict(holder.get("usage"))
+        if not (usage := _dict(holder.get("usage"))):
+            return
+        counts = self._counts
         counts |= {key: value for key, value in usage.items() if value is not None}
         cached = _number(counts, "cache_read_input_tokens")
         fresh = _number(counts, "input_tokens") + _number(counts, "cache_creation_input_tokens")

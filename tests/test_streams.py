@@ -165,8 +165,6 @@ CALL_STREAMS = {
     "name that grows (B11)": (deltas([piece(0, "a", "fi", "")], [piece(0, None, "find")], [piece(0, arguments=F)]), [("a", "find", {"n": 1})]),
     "name with a leak (B12)": (deltas([piece(0, "a", "functions.f<|channel|>commentary", F)]), TWO[:1]),
     "finish reason stop (C1)": (deltas([piece(0, "a", "f", F)], finish="stop"), TWO[:1]),
-    "the old function_call": ([chunk(function_call={"name": "f", "arguments": ""}), chunk(function_call={"arguments": F}),
-                               chunk("function_call")], [(OWN1, "f", {"n": 1})]),
     "Ollama's own format": ([{"message": {"role": "assistant", "content": "", "tool_calls": [
         {"function": {"name": "f", "arguments": {"n": 1}}}, {"function": {"name": "g", "arguments": {"n": 2}}}]}, "done": False},
         {"message": {"content": ""}, "done": True, "done_reason": "stop"}], [(OWN1, "f", {"n": 1}), (OWN2, "g", {"n": 2})]),
