@@ -5438,10 +5438,9 @@ class TextStream:
                 return
             found = self._closes.search(self._pending)
             if not found:
-                longest, begun = _beginnings()
-                tails = (self._pending[-length:] for length in range(longest, 0, -1))
-                tail = next(filter(begun.__contains__, tails), "")
-                yield from self._handed(len(self._pending) - len(tail))
+                (longest, begun), pending, end = _beginnings(), self._pending, len(self._pending)
+                tails = (at for at in range(max(0, end - longest), end) if pending[at:] in begun)
+                yield from self._handed(next(tails, end))
                 return
             rest = self._pending[found.end():]
             if self._kind == "text" and not self._is_reasoning(found):
@@ -5461,13 +5460,13 @@ class TextStream:
         shown = any(word in said for word in (*_SHOWN, found[0].replace("/", "")))
         return found[0] in _LONE and not shown and not _is_quoted(said, len(said))
 
-    def _handed(self, length: int) -> Iterator[tuple[str, str]]:
+    def _handed(self, length: int) -> list[tuple[str, str]]:
         """That much of what is pending, without the blanks at its end: they wait."""
         body = self._pending[:length].rstrip()
         self._pending = self._pending[len(body):]
-        if body:
-            self._shown += [body] if self._kind == "text" else []
-            yield self._kind, body
+        if body and self._kind == "text":
+            self._shown.append(body)
+        return [(self._kind, body)] if body else []
 
 
 # --- writing the protocol: for servers that take no tools ---
@@ -5570,7 +5569,7 @@ def sse_events(chunks: Iterable[bytes]) -> Iterator[str]:
             data = []
 
 
-# --- what both folds share ---
+# --- what all folds share ---
 
 Pieces = list[tuple[str, str]]  # (kind, piece) to show: kind "text" or "reasoning"
 
@@ -5594,53 +5593,6 @@ _FINISH_REASONS = {  # of old APIs, Mistral, Anthropic, Gemini and gateways → 
     "stop_sequence": "stop", "max_tokens": "length", "model_length": "length",
     "MAX_TOKENS": "length",
 }
-
-
-class _Fold:
-    """Text, reasoning, usage and ending of a reply while it arrives.
-
-    A wire format adds `feed`, `_calls` (as they came) and `_extra` (what has to go back with them).
-    `done`: the server has said that the reply is complete; a transport that saw [DONE] sets it, or
-    feeds {"done": True}. `turn` may be asked for more than once.
-    """
-
-    def __init__(self, used_ids: Iterable[str] = ()):
-        self.done, self.finish, self.usage = False, "", None
-        self._used_ids, self._said = list(used_ids), {"text": [], "reasoning": []}
-
-    def _add(self, kind: str, piece: object) -> Pieces:
-        """Keep a piece; returns it for the screen."""
-        if not _text(piece):
-            return []
-        self._said[kind].append(piece)
-        return [(kind, piece)]
-
-    def _end(self, reason: object) -> None:
-        """Take the server's word for why the reply ends, if it has one."""
-        if word := _text(reason):
-            self.finish, self.done = _FINISH_REASONS.get(word, word), True
-
-    def turn(self) -> Turn:
-        """The whole reply. Raises BackendError, its `turn` being what came, when it ended early.
-
-        Without an end a reply counts only if it has calls and the arguments of all are complete. A
-        call that the length limit cut off stays, with finish "length": the loop will not run it.
-        """
-        said, thought = map("".join, self._said.values())
-        text, more = split_reasoning(said)
-        calls = with_ids(self._calls(), self._used_ids)
-        finish = self.finish or "stop"
-        if finish != "length":  # the calls decide: this word is often wrong
-            finish = "tool_calls" if calls else "stop" if finish == "tool_calls" else finish
-        thought = "\n".join(filter(None, [thought, more]))
-        turn = Turn(text, calls, finish, self.usage, thought, self._extra(calls))
-        texts = [call.arguments for call in calls]
-        whole = (str(each).strip() and isinstance(_parsed(each), dict) for each in texts)
-        if not self.done and not (texts and all(whole)):
-            error = BackendError("回答没有结束，连接就断了")
-            error.turn = turn
-            raise error
-        return turn
 
 
 # --- OpenAI chat completions ---
@@ -5706,11 +5658,17 @@ class _Slot:
         return [ToolCall(self.id, name, text, extra) for text in texts if name]
 
 
-class OpenAIFold(_Fold):
-    """Chat completion chunks, or one whole reply, folded into a Turn."""
+class OpenAIFold:
+    """Chat completion chunks, or one whole reply, folded into a Turn.
+
+    `done`: the server has said that the reply is complete; a transport that saw [DONE] sets it, or
+    feeds {"done": True}. `turn` may be asked for more than once. The folds of other vendors read
+    what comes in these terms, and have their own `_extra`: what has to go back with the calls.
+    """
 
     def __init__(self, used_ids: Iterable[str] = ()):
-        super().__init__(used_ids)
+        self.done, self.finish, self.usage = False, "", None
+        self._used_ids, self._said = list(used_ids), {"text": [], "reasoning": []}
         self._slots, self._by_id, self._reasoning_key = [], {}, ""
         self._by_index: dict[int | None, _Slot] = {}  # None: the last one
 
@@ -5724,17 +5682,23 @@ class OpenAIFold(_Fold):
             delta = choice["message"]
         # Ollama's own format has no choices, and says itself when it is done
         self.done |= chunk.get("done") is True or (whole and "choices" in chunk)
-        self._end(choice.get("finish_reason") or choice.get("done_reason"))
+        if reason := _text(choice.get("finish_reason") or choice.get("done_reason")):
+            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
         touched: list[_Slot] = []
         for position, entry in enumerate(map(_dict, _list(delta.get("tool_calls")))):
             self._take(entry, position if whole else entry.get("index"), touched)
-        pieces: Pieces = []
+        pieces = list(_content_pieces(delta.get("content") or delta.get("refusal")))
         if key := next((key for key in _REASONING_KEYS if _text(delta.get(key))), ""):
             self._reasoning_key = self._reasoning_key or key
-            pieces = self._add("reasoning", delta[key])
-        for kind, text in _content_pieces(delta.get("content") or delta.get("refusal")):
-            pieces += self._add(kind, text)
-        return pieces
+            pieces.insert(0, ("reasoning", delta[key]))
+        return [pair for kind, piece in pieces for pair in self._add(kind, piece)]
+
+    def _add(self, kind: str, piece: object) -> Pieces:
+        """Keep a piece; returns it for the screen."""
+        if not _text(piece):
+            return []
+        self._said[kind].append(piece)
+        return [(kind, piece)]
 
     def _count(self, usage: dict) -> None:
         details = _dict(usage.get("prompt_tokens_details"))
@@ -5768,9 +5732,27 @@ class OpenAIFold(_Fold):
             return same_id  # Ollama up to 0.20: every index is 0
         return old if name else same_id or old
 
-    def _calls(self) -> list[ToolCall]:
+    def turn(self) -> Turn:
+        """The whole reply. Raises BackendError, its `turn` being what came, when it ended early.
+
+        Without an end a reply counts only if it has calls and the arguments of all are complete. A
+        call that the length limit cut off stays, with finish "length": the loop will not run it.
+        """
+        text, more = split_reasoning("".join(self._said["text"]))
+        thought = "\n".join(filter(None, ["".join(self._said["reasoning"]), more]))
         slots = sorted(self._slots, key=lambda slot: slot.index or 0)
-        return [call for slot in slots for call in slot.calls()]
+        calls = with_ids((call for slot in slots for call in slot.calls()), self._used_ids)
+        finish = self.finish or "stop"
+        if finish != "length":  # the calls decide: this word is often wrong
+            finish = "tool_calls" if calls else "stop" if finish == "tool_calls" else finish
+        turn = Turn(text, calls, finish, self.usage, thought, self._extra(calls))
+        texts = [call.arguments for call in calls]
+        whole = (str(each).strip() and isinstance(_parsed(each), dict) for each in texts)
+        if not self.done and not (texts and all(whole)):
+            error = BackendError("回答没有结束，连接就断了")
+            error.turn = turn
+            raise error
+        return turn
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """The reasoning under its own key: DeepSeek wants it back on turns that call."""
@@ -5780,19 +5762,15 @@ class OpenAIFold(_Fold):
 
 # --- Anthropic Messages ---
 
-_DELTAS = {  # the type of a delta → (its field, the field of the block)
-    "text_delta": ("text", "text"),
-    "thinking_delta": ("thinking", "thinking"),
-    "signature_delta": ("signature", "signature"),
-    "input_json_delta": ("partial_json", "input"),
+_DELTAS = {  # the type of a delta → (its field, the field of the block, the kind of piece)
+    "text_delta": ("text", "text", "text"),
+    "thinking_delta": ("thinking", "thinking", "reasoning"),
+    "signature_delta": ("signature", "signature", ""),
+    "input_json_delta": ("partial_json", "input", ""),
 }
 
 
-def _is_use(block: dict) -> bool:
-    return block.get("type") == "tool_use" and bool(clean_name(_text(block.get("name"))))
-
-
-class AnthropicFold(_Fold):
+class AnthropicFold(OpenAIFold):
     """Events of the Messages API, or one whole message, folded into a Turn."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
@@ -5802,75 +5780,65 @@ class AnthropicFold(_Fold):
 
     def feed(self, event: dict) -> Pieces:
         """Take one event; returns what came to show."""
-        index = repr(event.get("index"))
-        match event.get("type"):
-            case "message_start":
-                self._count(_dict(event.get("message")))
+        kind, index, pieces = event.get("type"), event.get("index"), []
+        match kind:
             case "content_block_start":
                 return self._open(index, _dict(event.get("content_block")))
             case "content_block_delta":
                 return self._extend(index, _dict(event.get("delta")))
-            case "message_delta":
-                self._count(event)
-                self._end(_dict(event.get("delta")).get("stop_reason"))
-            case "message_stop":
-                self.done = True
             case "message":
-                self._count(event)
-                self._end(event.get("stop_reason"))
-                self.done = True
-                blocks = enumerate(map(_dict, _list(event.get("content"))))
-                return [pair for index, block in blocks for pair in self._open(repr(index), block)]
-        return []
+                for number, block in enumerate(map(_dict, _list(event.get("content")))):
+                    pieces += self._open(number, block)
+        reason = event.get("stop_reason") or _dict(event.get("delta")).get("stop_reason")
+        done = kind in ("message", "message_stop")
+        super().feed({"done": done, "finish_reason": reason, "usage": self._sum(event)})
+        return pieces
 
-    def _count(self, holder: dict) -> None:
-        """Usage is cumulative; the prompt is what was read anew, from the cache and into it."""
-        if not (usage := _dict(holder.get("usage"))):
-            return
+    def _sum(self, event: dict) -> dict:
+        """The usage so far; the prompt is what was read anew, from the cache and into it."""
+        usage = _dict((_dict(event.get("message")) or event).get("usage"))
         counts = self._counts
         counts |= {key: value for key, value in usage.items() if value is not None}
         cached = _number(counts, "cache_read_input_tokens")
         fresh = _number(counts, "input_tokens") + _number(counts, "cache_creation_input_tokens")
-        self.usage = Usage(fresh + cached, _number(counts, "output_tokens"), cached)
+        total = {"prompt_tokens": fresh + cached, "prompt_cache_hit_tokens": cached}
+        return counts and {**total, "completion_tokens": _number(counts, "output_tokens")}
 
-    def _open(self, index: str, block: dict) -> Pieces:
-        self._blocks[index] = dict(block)
+    def _open(self, index: object, block: dict) -> Pieces:
+        """A block begins, or is whole."""
+        self._blocks[repr(index)] = dict(block)
+        if block.get("type") == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input") or ""}
+            self._take({"id": block.get("id"), "function": function}, index, [])
         thought = self._add("reasoning", block.get("thinking"))
         return thought + self._add("text", block.get("text"))
 
-    def _extend(self, index: str, delta: dict) -> Pieces:
-        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+    def _extend(self, index: object, delta: dict) -> Pieces:
+        """A block goes on."""
+        block = self._blocks.setdefault(repr(index), {"type": "text", "text": ""})
         if isinstance(delta.get("citation"), dict):
             block["citations"] = [*_list(block.get("citations")), delta["citation"]]
-        field, target = _DELTAS.get(_text(delta.get("type")), ("", ""))
-        if piece := _text(delta.get(field)):
-            self._pieces.setdefault((index, target), []).append(piece)
-        kind = {"text": "text", "thinking": "reasoning"}.get(field)
+        field, target, kind = _DELTAS.get(_text(delta.get("type")), ("", "", ""))
+        piece = _text(delta.get(field))
+        if piece:
+            self._pieces.setdefault((repr(index), target), []).append(piece)
+        if target == "input":
+            self._take({"function": {"arguments": piece}}, index, [])
         return self._add(kind, piece) if kind else []
 
-    def _whole_blocks(self) -> list[dict]:
-        """The blocks as one message would have had them; `input` is text where it was streamed."""
+    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
+        """All blocks, unchanged and in order, where text and calls do not say everything."""
         blocks = {index: dict(block) for index, block in self._blocks.items()}
         for (index, field), pieces in self._pieces.items():
             begun = _text(blocks[index].get(field))  # never of `input`: that begins as {}
             blocks[index][field] = begun + "".join(pieces)
-        return list(blocks.values())
-
-    def _calls(self) -> list[ToolCall]:
-        return [
-            ToolCall(_text(block.get("id")), clean_name(block["name"]), block.get("input") or {})
-            for block in self._whole_blocks() if _is_use(block)
-        ]
-
-    def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
-        """All blocks, unchanged and in order, where text and calls do not say everything."""
-        blocks, waiting = self._whole_blocks(), iter(calls)
-        if {_text(block.get("type")) for block in blocks} <= {"text", "tool_use"}:
+        kinds = [_text(block.get("type")) for block in blocks.values()]
+        if {*kinds} <= {"text", "tool_use"} or kinds.count("tool_use") != len(calls):
             return None
-        for block in filter(_is_use, blocks):
-            call = next(waiting)
+        uses = (block for block in blocks.values() if block.get("type") == "tool_use")
+        for block, call in zip(uses, calls):
             block |= {"id": call.id, "name": call.name, "input": _dict(_parsed(call.arguments))}
-        return {ANTHROPIC_BLOCKS: blocks}
+        return {ANTHROPIC_BLOCKS: list(blocks.values())}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
