@@ -5398,7 +5398,7 @@ class TextStream:
         """Take a piece; returns what may be shown now."""
         self._whole.append(piece)
         self._new.append(piece)
-        if piece.isspace():
+        if piece.isspace() or self._kind == "held":
             return []
         self._pending += "".join(self._new)
         self._new.clear()
@@ -5420,7 +5420,7 @@ class TextStream:
             closes, holds = _FRAMES[frame[0]]
             self._kind, self._closes = "held" if holds == "text" else holds, re.compile(closes)
             self._pending, self._thought = head[frame.end():], True
-            return True
+            return self._kind != "held"
         half_a_frame = any(word.startswith(head) for word in _FRAMES)
         if not head or half_a_frame or _match(_PERHAPS_BARE, head):
             self._kind = "start" if len(head) < _UNDECIDED else "held"
@@ -5432,27 +5432,23 @@ class TextStream:
 
     def _walk(self) -> Iterator[tuple[str, str]]:
         """Hand over text and reasoning up to what may end them."""
-        while self._kind != "start" or self._enter():
-            if self._kind == "held":
-                self._pending = ""
-                return
-            found = self._closes.search(self._pending)
-            if not found:
-                (longest, begun), pending, end = _beginnings(), self._pending, len(self._pending)
+        while self._kind != "held" and (self._kind != "start" or self._enter()):
+            pending, end = self._pending, len(self._pending)
+            if not (found := self._closes.search(pending)):
+                longest, begun = _beginnings()
                 tails = (at for at in range(max(0, end - longest), end) if pending[at:] in begun)
                 yield from self._handed(next(tails, end))
                 return
-            rest = self._pending[found.end():]
-            if self._kind == "text" and not self._is_reasoning(found):
-                yield from self._handed(found.start())
-                self._kind = "held"
-                continue
-            if self._kind == "text":
+            lone = self._kind == "text" and self._is_reasoning(found)
+            if lone:
                 self._shown.clear()
                 yield "again", ""
             else:
                 yield from self._handed(found.start())
-            self._kind, self._pending, self._thought = "start", rest, True
+            if self._kind == "text" and not lone:
+                self._kind = "held"
+            else:
+                self._kind, self._pending, self._thought = "start", pending[found.end():], True
 
     def _is_reasoning(self, found: re.Match) -> bool:
         """True when a lone </think> says what the text before it was; not if that may show it."""
