@@ -5221,11 +5221,12 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     while (block := row.read(text, _skip(text, end), reading)) and block[1]:
         end = block[0]
         calls += block[1]
-    known = reading.any_tool or all(call.name in reading.schemas for call in calls)
-    if not known and (row.known or reading.line_before(text, pos)):
-        return reading.miss()
     after = _skip(text, end)
     end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
+    known = reading.any_tool or all(call.name in reading.schemas for call in calls)
+    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<[]", text, end)  # a sentence
+    if not known and (row.known or inside):
+        return reading.miss()
     return (end, calls) if calls else None
 
 

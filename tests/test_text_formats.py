@@ -579,6 +579,9 @@ READ = [
     (f"```py\n没有结尾\n<tool_call>{CALL}</tool_call>", X, "```py\n没有结尾"),
     # an unknown name behind a real marker is still a call: the registry answers it
     ('<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], ""),
+    ('我查。<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], "我查。"),
+    ('我查。<tool_call>{"name": "nobody"}</tool_call><tool_call>{"name": "no"}</tool_call>',
+     [("nobody", {}), ("no", {})], "我查。"),
     # Qwen3-Coder
     ("<function=find_song>\n<parameter=title>\nx\n</parameter>\n</function>\n</tool_call>", X, ""),
     ("<function=find_song><parameter=title>x<parameter=year>7</parameter></function>",
