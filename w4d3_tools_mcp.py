@@ -4965,28 +4965,23 @@ def _spelled_well(token: re.Match) -> str:
 
 
 def _python_nodes(source: str) -> list[ast.expr]:
-    """The expressions in `source` and in its lists, mended if need be; [] if it is no Python."""
-    attempts = [source]
-    if len(source) <= MENDED_CHARACTERS:
-        attempts.append(re.sub(_SLOPPY, _spelled_well, source))
-    for attempt in attempts:
-        with (
-            contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")  # Python comments on odd escapes, on the console
-            found = [getattr(statement, "value", None) for statement in ast.parse(attempt).body]
-            lists = (v.elts if isinstance(v, (ast.List, ast.Tuple)) else [v] for v in found)
-            return list(itertools.chain.from_iterable(lists))
-    return []
+    """The expressions in `source` and in its lists. Raises what Python does for no Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python comments on odd escapes, on the console
+        found = [getattr(statement, "value", None) for statement in ast.parse(source).body]
+    lists = (v.elts if isinstance(v, (ast.List, ast.Tuple)) else [v] for v in found)
+    return list(itertools.chain.from_iterable(lists))
 
 
 def _read_python(text: str, pos: int, reading: _Reading) -> _Block | None:
     """Calls, or lists of calls, up to the closer; without markers only a list."""
     if reading.bare and not text.startswith("[", pos):
         return None
-    source = _body(text, pos, reading.closer)
-    nodes = _python_nodes(source.strip())
+    source, nodes = _body(text, pos, reading.closer), []
+    mended = functools.partial(re.sub, _SLOPPY, _spelled_well)
+    for spelled in (str.strip, mended) if len(source) <= MENDED_CHARACTERS else (str.strip,):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            nodes = nodes or _python_nodes(spelled(source))
     calls = [call for node in nodes if (call := _python_call(node, reading))]
     if calls and all(isinstance(node, ast.Call) for node in nodes):
         return pos + len(source), calls
@@ -5224,7 +5219,7 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     after = _skip(text, end)
     end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
     known = reading.any_tool or all(call.name in reading.schemas for call in calls)
-    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<[]", text, end)  # a sentence
+    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<\[]", text, end)  # a sentence
     if not known and (row.known or inside):
         return reading.miss()
     return (end, calls) if calls else None
@@ -5534,36 +5529,30 @@ def text_tool_result(text: str, *, format: str = "hermes") -> str:
 # --- bytes → events ---
 
 
-def _sse_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines that end in CR, LF or CRLF, however the chunks are cut; an open one is lost."""
-    held, after_cr = [], False
-    for chunk in filter(None, chunks):
-        if after_cr:
-            chunk = chunk.removeprefix(b"\n")
-        after_cr = chunk.endswith(b"\r")
-        for line in chunk.splitlines(keepends=True):
-            held.append(line.rstrip(b"\r\n"))
-            if line.endswith((b"\r", b"\n")):
-                yield b"".join(held)
-                held = []
-
-
 def sse_events(chunks: Iterable[bytes]) -> Iterator[str]:
     """The data of each server-sent event; one without its blank line was cut off and is dropped.
 
     >>> list(sse_events([b": ping\\r", b"\\ndata:{\\ndata: }\\n\\ndata: half"]))
     ['{\\n}']
     """
-    data: list[str] = []
-    for number, line in enumerate(_sse_lines(chunks)):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
-        field, _, value = line.decode("utf-8", "replace").partition(":")
-        if field == "data":
-            data.append(value.removeprefix(" "))
-        elif not line:
-            if text := "\n".join(data):
-                yield text
-            data = []
+    utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)  # CR, LF, CRLF, however cut
+    held, data = [], []
+    for chunk in itertools.chain(filter(None, chunks), [b""]):
+        *lines, rest = decoder.decode(chunk, not chunk).split("\n")
+        for line in lines:
+            if held:
+                line = "".join((*held, line))
+                held = []
+            field, _, value = line.partition(":")
+            if field.removeprefix("\ufeff") == "data":  # a byte order mark begins some streams
+                data.append(value.removeprefix(" "))
+            elif not line:
+                if text := "\n".join(data):
+                    yield text
+                data = []
+        if rest:
+            held.append(rest)
 
 
 # --- what all folds share ---
