@@ -5167,8 +5167,7 @@ TEXT_FORMATS = {
 
 # --- taking a reply apart ---
 
-# Marker → its rows; two that the table cannot spell: a blank in one, and a result, never a call.
-_ROWS = {"functools [": [TEXT_FORMATS["phi4"]], "<tool_response>": []}
+_ROWS = {"functools [": [TEXT_FORMATS["phi4"]]}  # marker → rows; the table cannot spell a blank
 for _row in TEXT_FORMATS.values():
     for _marker in (*_row.opens, *_row.begins):
         _ROWS.setdefault(_marker, []).append(_row)
@@ -5268,10 +5267,12 @@ class _Scan:
             return self.enter(after)
         if marker in _CLOSERS:
             after = _match(rf"(?:\s*(?:{_any_of(*_CLOSERS).pattern}))+", self.text, at).end()
-            ends = not line or _match(r"[ \t]*(?:\r?\n|\Z)", self.text, after)
-            if self.opened or quoted or not ends:  # not left over: the text speaks of it
+            edge = not line or _match(r"[ \t]*(?:\r?\n|\Z)", self.text, after)
+            if quoted or not edge:
                 return after
-            return self.take(at, after)
+            opener = marker.replace("/", "").rstrip(">")
+            self.opened = self.opened or self.text.find(opener, self.reading.begin, at) >= 0
+            return after if self.opened else self.take(at, after)
         for row in () if quoted else _ROWS[marker]:
             if block := _read_block(row, self.text, at, self.reading):
                 if self.keep_calls:

@@ -488,6 +488,7 @@ SHOWN = [
     "结果放在 <tool_response> 和 </tool_response> 之间。\n每个一行。",
     "<tool_response>\n5\n</tool_response>",
     "写完以后用 </tool_call> 收尾。",
+    '<function name="a">\n<arg>1</arg>\n</function>\n<function name="b">\n</function>',
     "`</tool_response>`\n“</tool_response>",
     # the brackets of ReAct without a known tool, or with more than one parameter to fill
     "Action: Finish[5]",
