@@ -8936,9 +8936,7 @@ _TYPED = str.maketrans({
     "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "*", "⇄": "<->",
 })
 # What could make a terminal act or show something else, except the colours we use ourselves.
-_CONTROL = re.compile(
-    "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
+_CONTROL = "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> tuple[str, int]:
@@ -8962,7 +8960,7 @@ def printable(text: str) -> str:
     >>> printable("a\\x1b[2J")
     'a\\\\u001b[2J'
     """
-    return _CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
+    return re.sub(_CONTROL, lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 def said(text: str, limit: int = 80) -> str:
@@ -9002,23 +9000,18 @@ def pad(text: str, width: int) -> str:
     return text + " " * max(0, width - columns(text))
 
 
+def shortened(text: str, width: int) -> str:
+    """The text if it takes no more columns than that, else its beginning and a mark."""
+    fitting = sum(used <= width for used in itertools.accumulate(map(_char_columns, text)))
+    return text if fitting == len(text) else text[:fitting] + " ……"
+
+
 # Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
 # from it, by the rules of Chinese typesetting, and the blank after it.
-_PIECE = re.compile(
-    r"[（《「『【“‘([{]*(?:[\u2e80-\uffff]|[^\s\u2e80-\uffff“‘”’…]+)"
-    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\S|\s"
+_PIECE = (
+    r"[（《「『【“‘([{]*(?:(?:(?![\s“‘”’…])[!-\u2e7f])+|\S)"
+    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\s"
 )
-
-
-def _chopped(piece: str, width: int) -> Iterator[str]:
-    line, used = "", 0
-    for char in piece:
-        used += columns(char)
-        if line and used > width:
-            yield line
-            line, used = "", columns(char)
-        line += char
-    yield line
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -9030,23 +9023,22 @@ def wrap(text: str, width: int) -> list[str]:
     lines = []
     for paragraph in text.split("\n"):
         line = ""
-        pieces = (_chopped(piece, width) for piece in _PIECE.findall(paragraph))
-        for piece in itertools.chain.from_iterable(pieces):
-            if line and columns(line) + columns(piece.rstrip()) > width:
-                lines.append(line.rstrip())
-                line = ""
-            line += piece
+        for piece in re.findall(_PIECE, paragraph):
+            for part in [piece] if columns(piece.rstrip()) <= width else piece:  # its characters
+                if line and columns(line + part.rstrip()) > width:
+                    lines.append(line.rstrip())
+                    line = ""
+                line += part
         lines.append(line.rstrip())
     return lines
 
 
-def table(rows: Iterable[Iterable[object]], *, gap=2, right: Iterable[int] = ()) -> list[str]:
+def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> list[str]:
     """Rows as aligned lines; the columns numbered in `right` are set flush right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(columns, column)) for column in zip(*cells)]
-    right = set(right)
     return [
-        (" " * gap).join(
+        "  ".join(
             " " * (width - columns(cell)) + cell if i in right else pad(cell, width)
             for i, (cell, width) in enumerate(zip(row, widths))
         ).rstrip()
@@ -9059,13 +9051,15 @@ def heading(text: str, style: Style) -> str:
     return style.paint(f"── {text} " + "─" * max(2, style.width - columns(text) - 4), "title")
 
 
-ROLE_WIDTH = 11  # "assistant" and two blanks
-MARK_WIDTH = 3
-_LONGEST_SHOWN = 400  # characters of one message on screen; --json has everything
+def chapter(title: str, paragraphs: Iterable[str], style: Style) -> Iterator[str]:
+    """A heading, and below it the paragraphs in lines that fit the screen."""
+    yield heading(title, style)
+    for paragraph in paragraphs:
+        yield from wrap(paragraph, style.width)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + " ……"
+MARK_WIDTH, ROLE_WIDTH = 3, 11  # "assistant" and two blanks
+_LONGEST_SHOWN = 800  # columns of one field on screen; --json has everything
 
 
 def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = "") -> list[str]:
@@ -9076,15 +9070,16 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
     role, calls = message["role"], message.get("tool_calls", ())
     fields = [f"tool_call_id={message['tool_call_id']}"] if role == "tool" else []
     if message.get("content") or not calls:
-        fields.append(_shortened(message.get("content") or "（空）"))
+        fields.append(message.get("content") or "（空）")
     for call in calls:
-        fields.append(f"{call['id']}  {call['function']['name']}")
-        fields.append(_shortened(call["function"]["arguments"]))
-    room = style.width - MARK_WIDTH - ROLE_WIDTH
+        fields += [f"{call['id']}  {call['function']['name']}", call["function"]["arguments"]]
+    indent = MARK_WIDTH + ROLE_WIDTH
+    room = style.width - indent
     lines = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
-    lines += [line for field in fields for line in wrap(field, room)]
+    for field in fields:
+        lines += wrap(shortened(field, _LONGEST_SHOWN), room)
     first = pad(mark, MARK_WIDTH) + style.paint(pad(role, ROLE_WIDTH), role)
-    return [first + lines[0], *(" " * (MARK_WIDTH + ROLE_WIDTH) + line for line in lines[1:])]
+    return [first + lines[0], *(" " * indent + line for line in lines[1:])]
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9494,13 +9489,10 @@ class LiveScreen:
             self.line(f"{used}，结束原因 {turn.finish}")
 
     def _fitted(self, text: str) -> str:
-        """The text in one line of the screen, whole when the user wants all."""
+        """The text in two lines of the screen at most, whole when the user wants all."""
         if self._level == FULL:
             return text
-        text = " ".join(text.split())
-        room = 2 * self._style.width
-        short = text[: 2 * room]  # before it is chopped: that takes quadratic time
-        return text if columns(text) <= room else next(iter(_chopped(short, room))) + " ……"
+        return shortened(" ".join(text.split()), 2 * self._style.width)
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
