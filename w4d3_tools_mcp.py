@@ -8963,11 +8963,6 @@ def printable(text: str) -> str:
     return re.sub(_CONTROL, lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
-def said(text: str, limit: int = 80) -> str:
-    """What somebody wrote, fit for one line of a message."""
-    return " ".join(printable(text if len(text) <= limit else text[:limit] + "…").split())
-
-
 class Style(NamedTuple):
     """How wide the terminal is, in columns, and whether it shows colour."""
 
@@ -9004,6 +8999,11 @@ def shortened(text: str, width: int) -> str:
     """The text if it takes no more columns than that, else its beginning and a mark."""
     fitting = sum(used <= width for used in itertools.accumulate(map(_char_columns, text)))
     return text if fitting == len(text) else text[:fitting] + " ……"
+
+
+def said(text: str) -> str:
+    """What somebody wrote, fit for one line of a message."""
+    return " ".join(printable(shortened(text, 80)).split())
 
 
 # Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
@@ -9334,12 +9334,13 @@ def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
 
 def requests_text(router: ToolRouter) -> Iterator[str]:
     """The dozen REQUESTS: at which rank the right tool came, and how many were found."""
-    ranks = []
+    rows = []
     for query, name in REQUESTS.items():
         picked = enumerate(router.pick(query, ROUTED_TO), 1)
-        ranks.append(next((f"第 {rank}" for rank, found in picked if found.name == name), "没找到"))
-    rows = [(*request, rank) for request, rank in zip(REQUESTS.items(), ranks)]
+        rank = next((f"第 {number}" for number, found in picked if found.name == name), "没找到")
+        rows.append((query, name, rank))
     yield from table([("请求", "该用的工具", "名次"), *rows])
+    ranks = [rank for *_, rank in rows]
     found = len(ranks) - ranks.count("没找到")
     yield f"\n排第 1：{ranks.count('第 1')}/{len(ranks)}    前 {ROUTED_TO}：{found}/{len(ranks)}"
 
@@ -9417,11 +9418,10 @@ class LiveScreen:
         self, write: Callable[[str], None], style: Style, *,
         level: int = NORMAL, terminal: bool = False, answer: Callable[[str], None] | None = None,
     ):
-        self._write, self._style, self._level = write, style, level
+        self._write, self._style, self._level, self._answer = write, style, level, answer
         self._ticking = terminal and level > QUIET
-        self._answer, self.shown = answer, ""
-        self._kind = ""  # of the text on the unfinished line: "text", "reasoning" or none
-        self._clock: tuple[threading.Event, threading.Thread, str] | None = None
+        self.shown = ""
+        self._open = self._end = None  # what writes the unfinished line, and what ends it
 
     def line(self, text: str, name: str = "dim") -> None:
         """One finished line for the user."""
@@ -9478,17 +9478,16 @@ class LiveScreen:
             self._pause()
             self.shown = ""
         elif kind == "text" and self._answer:
-            self._change_to("text")
-            self._answer(printable(piece))
+            self._add(self._answer, printable(piece))
             self.shown += piece
         elif kind == "reasoning" and self._ticking and self._level == FULL:
-            self._change_to("reasoning")
-            self._write(self._style.paint(printable(piece), "dim"))
+            self._add(self._write, self._style.paint(printable(piece), "dim"))
 
-    def _change_to(self, kind: str) -> None:
-        if self._kind != kind:
+    def _add(self, write: Callable[[str], None], text: str) -> None:
+        if self._open is not write:
             self._pause()
-            self._kind = kind
+            self._open, self._end = write, lambda: write("\n")
+        write(text)
 
     def _wait(self, what: str) -> None:
         """Count the seconds in one line of the terminal until something else is shown."""
@@ -9500,22 +9499,21 @@ class LiveScreen:
         def tick() -> None:
             while not stop.wait(1.0):
                 self._write(f"\r{what} {next(seconds)} 秒 ")
+            self._write("\r" + " " * (columns(what) + 10) + "\r")
+
+        def end() -> None:
+            stop.set()
+            clock.join()
 
         clock = threading.Thread(target=tick, daemon=True)
         clock.start()
-        self._clock = stop, clock, what
+        self._end = end
 
     def _pause(self) -> None:
         """End the unfinished line, be it the clock's or the model's."""
-        if self._clock:
-            stop, clock, what = self._clock
-            stop.set()
-            clock.join()
-            self._write("\r" + " " * (columns(what) + 10) + "\r")
-            self._clock = None
-        if self._kind:
-            (self._answer if self._kind == "text" else self._write)("\n")
-            self._kind = ""
+        end, self._open, self._end = self._end, None, None
+        if end:
+            end()
 
     close = _pause  # leaves the screen tidy, whatever happened
 
@@ -9550,20 +9548,21 @@ class Trace:
         provider: str, arguments: bool = False, now: Callable[[], str],
     ):
         self._write, self._model, self._now, self._arguments = write, model, now, arguments
-        address = host_of(getattr(model, "base_url", ""))
-        self._common = {"gen_ai.provider.name": provider, "server.address": address}
+        self._common = {
+            "gen_ai.provider.name": provider,
+            "server.address": host_of(getattr(model, "base_url", "")),
+        }
         self._requests = self._result_tokens = 0
         self._failures: dict[str, int] = {}  # tool → failed calls in a row
 
-    def _record(self, operation: str, attributes: dict, usage: Usage | None = None) -> None:
+    def _record(self, operation: str, usage: Usage | None, attributes: dict) -> None:
         settings = getattr(self._model, "settings", None)
         record = {
             "time": self._now(), "gen_ai.operation.name": operation, **self._common,
-            "gen_ai.request.model": settings.model if settings else None, **attributes,
+            "gen_ai.request.model": settings and settings.model,
+            "gen_ai.usage.input_tokens": usage and usage.input,
+            "gen_ai.usage.output_tokens": usage and usage.output, **attributes,
         }
-        if usage:
-            record["gen_ai.usage.input_tokens"] = usage.input
-            record["gen_ai.usage.output_tokens"] = usage.output
         known = {key: value for key, value in record.items() if value is not None}
         self._write(json_text(json_value(known)) + "\n")
 
@@ -9571,45 +9570,37 @@ class Trace:
         """Write what is worth a line: model turns, tool calls, the end."""
         match event:
             case ModelAnswered(turn=turn, seconds=seconds):
-                self._turn(turn, seconds)
+                sent = getattr(self._model, "requests", self._requests + 1)
+                usage = turn.usage or Usage()
+                self._record("chat", usage, {
+                    "duration_s": seconds, "status": "ok", "attempts": sent - self._requests,
+                    "gen_ai.response.finish_reasons": [turn.finish],
+                    "gen_ai.usage.cache_read.input_tokens": usage.cached,
+                    "tool_result_tokens": self._result_tokens,
+                })
+                self._requests, self._result_tokens = sent, 0
             case CallFinished(call, result, seconds):
-                self._call(call, result, seconds)
+                attempts = self._failures.get(call.name, 0) + 1
+                self._failures[call.name] = attempts if result.is_error else 0
+                wide = sum(char >= "\u2e80" for char in result.text)
+                self._result_tokens += round(0.6 * wide + (len(result.text) - wide) / 4)
+                shown = {
+                    "gen_ai.tool.call.arguments": arguments_object(call.arguments),
+                    "gen_ai.tool.call.result": result.text,
+                }
+                self._record("execute_tool", None, {
+                    "duration_s": seconds, "status": result.status, "attempts": attempts,
+                    "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id,
+                    "gen_ai.tool.type": "function",
+                    "error.type": result.status if result.is_error else None,
+                    **(_without_secrets(shown) if self._arguments else {}),
+                })
             case Finished(_, reason, usage, turns):
-                self._record("invoke_agent", {"status": reason, "turns": turns}, usage)
-
-    def _turn(self, turn: Turn, seconds: float | None) -> None:
-        sent = getattr(self._model, "requests", self._requests + 1)
-        usage = turn.usage or Usage()
-        attributes = {
-            "duration_s": seconds, "status": "ok", "attempts": sent - self._requests,
-            "gen_ai.response.finish_reasons": [turn.finish],
-            "gen_ai.usage.cache_read.input_tokens": usage.cached,
-            "tool_result_tokens": self._result_tokens,
-        }
-        self._record("chat", attributes, usage)
-        self._requests, self._result_tokens = sent, 0
-
-    def _call(self, call: ToolCall, result: ToolResult, seconds: float | None) -> None:
-        attempts = self._failures.get(call.name, 0) + 1
-        self._failures[call.name] = attempts if result.is_error else 0
-        wide = sum(char >= "\u2e80" for char in result.text)
-        self._result_tokens += round(0.6 * wide + (len(result.text) - wide) / 4)
-        shown = {
-            "gen_ai.tool.call.arguments": arguments_object(call.arguments),
-            "gen_ai.tool.call.result": result.text,
-        }
-        self._record("execute_tool", {
-            "duration_s": seconds, "status": result.status, "attempts": attempts,
-            "gen_ai.tool.name": call.name,
-            "gen_ai.tool.call.id": call.id,
-            "gen_ai.tool.type": "function",
-            "error.type": result.status if result.is_error else None,
-            **(_without_secrets(shown) if self._arguments else {}),
-        })
+                self._record("invoke_agent", usage, {"status": reason, "turns": turns})
 
     def failed(self, error: BaseException) -> None:
         """Write that the run ended without an answer."""
-        self._record("chat", {"status": "failed", "error.type": type(error).__name__})
+        self._record("chat", None, {"status": "failed", "error.type": type(error).__name__})
 
 
 # --- a model for trying the command offline ---
@@ -9719,31 +9710,27 @@ def our_server(args) -> list[str]:
     return command
 
 
-class McpMessage(NamedTuple):
-    """A message that went over the wire: "→" sent, "←" received, "!" a line that is no message."""
-
-    direction: str
-    item: object
-    remark: str = ""
+Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, item, remark)
 
 
-def _traced(
-    trace: list[tuple[str, object]], remarks: Iterable[str], act: Callable, *arguments: object,
-) -> typing.Generator[McpMessage, None, object]:
-    """Do it and yield the messages of it; returns what came out, None for an error reply."""
-    remarks = itertools.chain(remarks, itertools.repeat(""))
+def _traced(trace: list[tuple], remarks: Iterable[str], act: Callable, *arguments: object) -> Any:
+    """Do it and yield the messages of it; returns what came out, None for an error reply.
+
+    A message is "→" sent or "←" received; "!" is a line that is none.
+    """
+    remarks = iter(remarks)
     try:
         with contextlib.suppress(RpcError):
             return act(*arguments)
     finally:  # the last messages before a server fails say most
         while trace:
             direction, item = trace.pop(0)
-            yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
+            yield direction, item, "" if direction == "!" else next(remarks, "")
 
 
-def mcp_demo(command: Sequence[str], style: Style) -> Iterator[str | McpMessage]:
+def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
-    trace: list[tuple[str, object]] = []
+    trace: list[tuple] = []
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, *remarks in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
@@ -9777,28 +9764,25 @@ _OFFERS = (  # capability, method, key of its result, what to call it
 )
 
 
-def _entry_text(entry: dict) -> str:
-    name = entry.get("name") or entry.get("uri") or entry.get("uriTemplate")
-    about = str(entry.get("description") or entry.get("title") or "").strip().split("\n")[0]
-    return f"  {name}  {about}".rstrip()
-
-
-def mcp_visit(command: Sequence[str], style: Style) -> Iterator[str | McpMessage]:
+def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
-    trace: list[tuple[str, object]] = []
+    trace: list[tuple] = []
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
         yield from _traced(trace, (), client.connect)
         if not client.revision:
             raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
-        name, version = client.server.get("name", "没有报名字"), client.server.get("version", "")
-        summary = [f"服务器：{name} {version}".rstrip(), f"协议版本：{client.revision}"]
+        server_name = client.server.get("name", "没有报名字"), client.server.get("version", "")
+        summary = ["服务器：" + " ".join(map(str, server_name)), f"协议版本：{client.revision}"]
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
-                entries = yield from _traced(trace, (), client.pages, method, key)
-                if entries is not None:
-                    summary += [f"{label} {len(entries)} 个", *map(_entry_text, entries)]
+                entries = (yield from _traced(trace, (), client.pages, method, key)) or ()
+                summary.append(f"{label} {len(entries)} 个")
+                for entry in entries:
+                    name = entry.get("name") or entry.get("uri") or entry.get("uriTemplate")
+                    about = str(entry.get("description") or entry.get("title") or "").strip()
+                    summary.append(f"  {name}  {about.partition(chr(10))[0]}")
         for line in summary:
             yield from wrap(line, style.width)
 
@@ -9808,10 +9792,8 @@ def mcp_visit(command: Sequence[str], style: Style) -> Iterator[str | McpMessage
 
 def _mcp_kind(item: object) -> str:
     match item:
-        case {"method": method, "id": _}:
-            kind = f"请求 {method}"
         case {"method": method}:
-            return f"通知 {method}"
+            kind = f"请求 {method}" if "id" in item else f"通知 {method}"
         case {"error": {"code": code}}:
             kind = f"error {code}"
         case {"result": {"isError": True}}:
@@ -9820,7 +9802,7 @@ def _mcp_kind(item: object) -> str:
             kind = "result"
         case _:
             return "不是消息的一行"
-    return f"{kind}  id={show(item.get('id'))}"
+    return f"{kind}  id={show(item['id'])}" if "id" in item else kind
 
 
 def _abridged(value: object) -> object:
@@ -9837,9 +9819,8 @@ def _abridged(value: object) -> object:
     return value
 
 
-def _mcp_message_lines(message: McpMessage, style: Style) -> Iterator[str]:
+def _mcp_lines(direction: str, item: object, remark: str, style: Style) -> Iterator[str]:
     """One message: direction, what kind it is, the remark, and the JSON itself."""
-    direction, item, remark = message
     yield f"{direction} {style.paint(_mcp_kind(item), 'title')}"
     for line in wrap(remark, style.width - 2) if remark else ():
         yield style.paint(f"  {line}", "dim")
@@ -9853,17 +9834,17 @@ def _mcp_message_lines(message: McpMessage, style: Style) -> Iterator[str]:
     yield ""
 
 
-def mcp_text(items: Iterable[str | McpMessage], style: Style) -> Iterator[str]:
+def mcp_text(items: Traced, style: Style) -> Iterator[str]:
     """Text and messages as lines for the screen."""
     for item in items:
-        yield from [item] if isinstance(item, str) else _mcp_message_lines(item, style)
+        yield from [item] if isinstance(item, str) else _mcp_lines(*item, style)
 
 
-def mcp_trace(items: Iterable[str | McpMessage]) -> Iterator[str]:
+def mcp_trace(items: Traced) -> Iterator[str]:
     """The messages alone, one JSON object per line: {"direction", "message"}."""
     for item in items:
-        if isinstance(item, McpMessage):
-            yield json_text({"direction": item.direction, "message": json_value(item.item)})
+        if not isinstance(item, str):
+            yield json_text({"direction": item[0], "message": json_value(item[1])})
 
 
 # ── Examining a server ──
