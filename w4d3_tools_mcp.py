@@ -8945,8 +8945,6 @@ def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> 
     >>> "x²中".encode("ascii", "typed_instead")
     b'x^2\\\\u4e2d'
     """
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
     return json.dumps(error.object[error.start:error.end].translate(typed))[1:-1], error.end
 
 
@@ -8971,10 +8969,10 @@ class Style(NamedTuple):
 
     def paint(self, text: str, name: str) -> str:
         """The text in the colour of that name, or unchanged."""
-        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour and text else text
+        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour else text
 
 
-@functools.lru_cache(2**14)
+@functools.cache
 def _char_columns(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # combining or invisible
         return 0
@@ -8992,7 +8990,7 @@ def columns(text: str) -> int:
 
 def pad(text: str, width: int) -> str:
     """The text filled with blanks on the right to that many columns."""
-    return text + " " * max(0, width - columns(text))
+    return text + " " * (width - columns(text))
 
 
 def shortened(text: str, width: int) -> str:
@@ -9048,7 +9046,7 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> lis
 
 def heading(text: str, style: Style) -> str:
     """A title on a rule across the screen."""
-    return style.paint(f"── {text} " + "─" * max(2, style.width - columns(text) - 4), "title")
+    return style.paint(f"── {text} " + "─" * (style.width - columns(text) - 4), "title")
 
 
 def chapter(title: str, paragraphs: Iterable[str], style: Style) -> Iterator[str]:
@@ -9058,7 +9056,7 @@ def chapter(title: str, paragraphs: Iterable[str], style: Style) -> Iterator[str
         yield from wrap(paragraph, style.width)
 
 
-MARK_WIDTH, ROLE_WIDTH = 3, 11  # "assistant" and two blanks
+INDENT = 14  # columns, as in "①  assistant  "
 _LONGEST_SHOWN = 800  # columns of one field on screen; --json has everything
 
 
@@ -9068,18 +9066,19 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
     The remark says who acts and what for; without one the text starts on the first line.
     """
     role, calls = message["role"], message.get("tool_calls", ())
-    fields = [f"tool_call_id={message['tool_call_id']}"] if role == "tool" else []
-    if message.get("content") or not calls:
-        fields.append(message.get("content") or "（空）")
+    fields = [
+        f"tool_call_id={message['tool_call_id']}" if role == "tool" else "",
+        message["content"] or ("" if calls else "（空）"),
+    ]
     for call in calls:
         fields += [f"{call['id']}  {call['function']['name']}", call["function"]["arguments"]]
-    indent = MARK_WIDTH + ROLE_WIDTH
-    room = style.width - indent
-    lines = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
-    for field in fields:
+    room = style.width - INDENT
+    lines = [style.paint(line, "dim") for line in wrap(remark, room) if line]
+    for field in filter(None, fields):
         lines += wrap(shortened(field, _LONGEST_SHOWN), room)
-    first = pad(mark, MARK_WIDTH) + style.paint(pad(role, ROLE_WIDTH), role)
-    return [first + lines[0], *(" " * indent + line for line in lines[1:])]
+    first = pad(mark, 3) + style.paint(pad(role, INDENT - 3), role)
+    margins = itertools.chain([first], itertools.repeat(" " * INDENT))
+    return list(map(operator.add, margins, lines))
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9087,8 +9086,9 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
-SYSTEM_PROMPT = (
-    "你是 CME295 课程的助教。先想清楚需不需要工具：能直接回答就直接回答。"
+TUTOR = "你是 CME295 课程的助教"
+SYSTEM_PROMPT = TUTOR + (
+    "。先想清楚需不需要工具：能直接回答就直接回答。"
     "算数和查讲义必须用工具，绝不编造工具的结果；拿到结果后不要用同样的参数再调用一次。"
     "工具出错时最多改正重试两次，还不行就如实说明。"
 )
@@ -9136,8 +9136,8 @@ WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2
 
 def _written_call(messages: list[dict]) -> Turn:
     """What a client makes of a model that knows no tool calls but was told how to write them."""
-    parts = parse_text_tool_calls(WRITTEN_CALL)
-    return Turn(parts.text, parts.calls)
+    text, calls, *_ = parse_text_tool_calls(WRITTEN_CALL)
+    return Turn(text, calls)
 
 
 def gpu_memory(host: str) -> dict:
@@ -9241,12 +9241,12 @@ def opening(question: str) -> list[dict]:
 
 
 def _tools_of(scenario: Scenario, tools: ToolRegistry) -> ToolRegistry:
-    """The scenario's own tools and the given ones, except those whose names it needs itself."""
+    """The given tools and the scenario's own, which replace those of the same name."""
     own = ToolRegistry(scenario.tools)
-    return ToolRegistry([*(tool for tool in tools if tool.name not in own), *own])
+    return ToolRegistry({tool.name: tool for tool in (*tools, *own)}.values())
 
 
-def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Event], MockLLM]:
+def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list, list, MockLLM]:
     """Run a scenario to its end: the history, the events, the model."""
     model, messages = MockLLM(scenario.script), opening(scenario.question)
     events = list(run_tool_loop(model, _tools_of(scenario, tools), messages))
@@ -9258,10 +9258,9 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
     scenario = SCENARIOS[number - 1]
     (system, user, *rest), events, model = play(scenario, tools)
     yield from chapter(f"场景 {number}  {scenario.title}", (scenario.lesson, ""), style)
-    brief, count = SYSTEM_PROMPT.partition("。")[0], len(_tools_of(scenario, tools))
-    tools_apart = f"{brief}……（工具清单随请求另传，共 {count} 个）"
-    yield from message_lines({**system, "content": tools_apart}, style)
-    yield from message_lines(user, style)
+    tools_apart = f"{TUTOR}……（工具清单随请求另传，共 {len(_tools_of(scenario, tools))} 个）"
+    for message in ({**system, "content": tools_apart}, user):
+        yield from message_lines(message, style)
     finishes = (event.turn.finish for event in events if isinstance(event, ModelAnswered))
     steps = itertools.groupby(rest, operator.itemgetter("role"))
     for mark, remark, (role, step) in zip(STEP_MARKS, scenario.remarks, steps):
@@ -9307,7 +9306,7 @@ SECOND_TRIES = {
 
 def schema_characters(tools: Iterable[Tool]) -> int:
     """The length of the tool definitions as they are sent in every request."""
-    return len(json.dumps([tool.schema() for tool in tools], ensure_ascii=False))
+    return len(json_text([tool.schema() for tool in tools]))
 
 
 def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
@@ -9340,7 +9339,7 @@ def requests_text(router: ToolRouter) -> Iterator[str]:
         rank = next((f"第 {number}" for number, found in picked if found.name == name), "没找到")
         rows.append((query, name, rank))
     yield from table([("请求", "该用的工具", "名次"), *rows])
-    ranks = [rank for *_, rank in rows]
+    *_, ranks = zip(*rows)
     found = len(ranks) - ranks.count("没找到")
     yield f"\n排第 1：{ranks.count('第 1')}/{len(ranks)}    前 {ROUTED_TO}：{found}/{len(ranks)}"
 
@@ -9366,13 +9365,12 @@ def few_or_all_text(router: ToolRouter) -> Iterator[str]:
     """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
     yield f"问：{KV_QUESTION}"
     for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
-        model = MockLLM(SCENARIOS[0].script)
-        *_, end = run_tool_loop(model, tools, opening(KV_QUESTION))
+        _, events, model = play(SCENARIOS[0], tools)
         sent = len(model.asked) * schema_characters(tools)
         names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
         yield (
             f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
-            f"共发送模式文本 {sent:,} 个字符。\n答：{end.text}"
+            f"共发送模式文本 {sent:,} 个字符。\n答：{events[-1].text}"
         )
 
 
@@ -9393,6 +9391,7 @@ def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[
 # --- a run with a real model, as it happens ---
 
 QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
+Write = Callable[[str], None]  # writes a text somewhere, at once
 
 
 def call_text(call: ToolCall) -> str:
@@ -9401,9 +9400,13 @@ def call_text(call: ToolCall) -> str:
     return f"{call.name}({', '.join(f'{key}={show(value)}' for key, value in arguments.items())})"
 
 
+def _tokens_text(usage: Usage) -> str:
+    return f"输入 {usage.input}、输出 {usage.output} 个 token"
+
+
 def usage_text(end: Finished, seconds: float) -> str:
     """One line on what a run cost."""
-    tokens = f"，输入 {end.usage.input}、输出 {end.usage.output} 个 token" if any(end.usage) else ""
+    tokens = f"，{_tokens_text(end.usage)}" if any(end.usage) else ""
     return f"请求模型 {end.turns} 次{tokens}，共 {seconds:.1f} 秒。"
 
 
@@ -9415,8 +9418,8 @@ class LiveScreen:
     """
 
     def __init__(
-        self, write: Callable[[str], None], style: Style, *,
-        level: int = NORMAL, terminal: bool = False, answer: Callable[[str], None] | None = None,
+        self, write: Write, style: Style, *,
+        level: int = NORMAL, terminal: bool = False, answer: Write | None = None,
     ):
         self._write, self._style, self._level, self._answer = write, style, level, answer
         self._ticking = terminal and level > QUIET
@@ -9425,7 +9428,7 @@ class LiveScreen:
 
     def line(self, text: str, name: str = "dim") -> None:
         """One finished line for the user."""
-        self._pause()
+        self.close()
         for row in printable(text).split("\n"):
             self._write(self._style.paint(row, name) + "\n")
 
@@ -9436,35 +9439,31 @@ class LiveScreen:
 
     def event(self, event: Event) -> None:
         """Show one event of the loop."""
-        if isinstance(event, ModelAsked):
-            self.shown = ""
         if self._level == QUIET:
             return
         match event:
-            case ModelAsked(number):
-                self._wait("等模型回答" if number == 1 else "等模型读结果")
+            case ModelAsked():
+                self.shown = ""
+                self._wait("等模型回答")
             case ModelAnswered(turn=turn):
                 self._show_turn(turn)
             case CallStarted(call):
                 self.line(f"→ {self._fitted(call_text(call))}", "assistant")
                 self._wait(f"{call.name[:40]} 运行中")
             case CallFinished(call, result, seconds):
-                took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
                 status = f"{RESULT_STATUS[result.status]}：" if result.is_error else ""
-                text = self._fitted(f"← {call.name}{took} {status}{result.text}")
-                self.line(text, "bad" if result.is_error else "tool")
+                text = f"← {call.name}（{seconds or 0:.2f} 秒） {status}{result.text}"
+                self.line(self._fitted(text), "bad" if result.is_error else "tool")
                 for repair in result.repairs:
                     self.line(f"  {repair}")
 
     def _show_turn(self, turn: Turn) -> None:
-        self._pause()
         if self._level == FULL and turn.reasoning and not self._ticking:
             self.line(f"思考：{turn.reasoning}")
         if turn.calls and turn.text and not self.shown:
             self.line(self._fitted(turn.text))
         if self._level == FULL and turn.usage:
-            used = f"本轮输入 {turn.usage.input}、输出 {turn.usage.output} 个 token"
-            self.line(f"{used}，结束原因 {turn.finish}")
+            self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
 
     def _fitted(self, text: str) -> str:
         """The text in two lines of the screen at most, whole when the user wants all."""
@@ -9475,7 +9474,7 @@ class LiveScreen:
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
         if kind == "again":  # the stream broke, or was reasoning so far; the answer begins anew
-            self._pause()
+            self.close()
             self.shown = ""
         elif kind == "text" and self._answer:
             self._add(self._answer, printable(piece))
@@ -9483,15 +9482,15 @@ class LiveScreen:
         elif kind == "reasoning" and self._ticking and self._level == FULL:
             self._add(self._write, self._style.paint(printable(piece), "dim"))
 
-    def _add(self, write: Callable[[str], None], text: str) -> None:
+    def _add(self, write: Write, text: str) -> None:
         if self._open is not write:
-            self._pause()
+            self.close()
             self._open, self._end = write, lambda: write("\n")
         write(text)
 
     def _wait(self, what: str) -> None:
         """Count the seconds in one line of the terminal until something else is shown."""
-        self._pause()
+        self.close()
         if not self._ticking:
             return
         stop, seconds = threading.Event(), itertools.count(1)
@@ -9509,13 +9508,11 @@ class LiveScreen:
         clock.start()
         self._end = end
 
-    def _pause(self) -> None:
+    def close(self) -> None:
         """End the unfinished line, be it the clock's or the model's."""
         end, self._open, self._end = self._end, None, None
         if end:
             end()
-
-    close = _pause  # leaves the screen tidy, whatever happened
 
 
 # --- the trace of a run: OpenTelemetry's GenAI attribute names, one JSON object a line ---
@@ -9544,7 +9541,7 @@ class Trace:
     """
 
     def __init__(
-        self, write: Callable[[str], None], model, *,
+        self, write: Write, model, *,
         provider: str, arguments: bool = False, now: Callable[[], str],
     ):
         self._write, self._model, self._now, self._arguments = write, model, now, arguments
@@ -9553,7 +9550,7 @@ class Trace:
             "server.address": host_of(getattr(model, "base_url", "")),
         }
         self._requests = self._result_tokens = 0
-        self._failures: dict[str, int] = {}  # tool → failed calls in a row
+        self._failures = collections.Counter()  # of each tool, in a row
 
     def _record(self, operation: str, usage: Usage | None, attributes: dict) -> None:
         settings = getattr(self._model, "settings", None)
@@ -9580,10 +9577,9 @@ class Trace:
                 })
                 self._requests, self._result_tokens = sent, 0
             case CallFinished(call, result, seconds):
-                attempts = self._failures.get(call.name, 0) + 1
+                attempts = self._failures[call.name] + 1
                 self._failures[call.name] = attempts if result.is_error else 0
-                wide = sum(char >= "\u2e80" for char in result.text)
-                self._result_tokens += round(0.6 * wide + (len(result.text) - wide) / 4)
+                self._result_tokens += len(result.text.encode("utf-8", "replace")) // 4
                 shown = {
                     "gen_ai.tool.call.arguments": arguments_object(call.arguments),
                     "gen_ai.tool.call.result": result.text,
@@ -9616,10 +9612,9 @@ def _mock_hits(messages: list[dict]) -> Turn:
 
 def mock_model(question: str) -> MockLLM:
     """A scripted model for any question: it calculates what looks like a sum, else searches."""
-    sums = re.findall(r"[\d(][\d.()\s+*/%-]*[\d)]", question.replace("×", "*").replace("÷", "/"))
-    expression = next((text for text in sums if re.search(r"[+*/%-]", text)), "")
-    if expression:
-        call = "calculator", {"expression": expression}
+    plain = question[:200].replace("×", "*").replace("÷", "/")
+    if found := re.search(r"[\d(][\d.()\s]*[+*/%-][\d.()\s+*/%-]*[\d)]", plain):
+        call = "calculator", {"expression": found[0]}
         return MockLLM([calling(call), _quoting("（模拟模型）计算器给出：{}")])
     return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])
 
@@ -9703,9 +9698,9 @@ MCP_DIFFERENCES = (
 def our_server(args) -> list[str]:
     """The command that starts this file as a server, with the tools and notes of these flags."""
     command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
-    for path in getattr(args, "tools", None) or ():
+    for path in args.tools or ():
         command += ["--tools", os.path.abspath(path)]
-    if getattr(args, "notes", None):
+    if args.notes:
         command += ["--notes", os.path.abspath(args.notes)]
     return command
 
@@ -9725,7 +9720,7 @@ def _traced(trace: list[tuple], remarks: Iterable[str], act: Callable, *argument
     finally:  # the last messages before a server fails say most
         while trace:
             direction, item = trace.pop(0)
-            yield direction, item, "" if direction == "!" else next(remarks, "")
+            yield direction, item, next(remarks, "")
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
@@ -9764,6 +9759,12 @@ _OFFERS = (  # capability, method, key of its result, what to call it
 )
 
 
+def _entry_line(entry: dict) -> str:
+    name = entry.get("name") or entry.get("uri")
+    about = str(entry.get("description") or entry.get("title") or "").strip()
+    return f"  {name}  {about}".partition("\n")[0]
+
+
 def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
     trace: list[tuple] = []
@@ -9773,18 +9774,17 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
         yield from _traced(trace, (), client.connect)
         if not client.revision:
             raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
-        server_name = client.server.get("name", "没有报名字"), client.server.get("version", "")
-        summary = ["服务器：" + " ".join(map(str, server_name)), f"协议版本：{client.revision}"]
+        about = client.server
+        summary = [
+            f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
+            f"协议版本：{client.revision}",
+        ]
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
                 entries = (yield from _traced(trace, (), client.pages, method, key)) or ()
                 summary.append(f"{label} {len(entries)} 个")
-                for entry in entries:
-                    name = entry.get("name") or entry.get("uri") or entry.get("uriTemplate")
-                    about = str(entry.get("description") or entry.get("title") or "").strip()
-                    summary.append(f"  {name}  {about.partition(chr(10))[0]}")
-        for line in summary:
-            yield from wrap(line, style.width)
+                summary += map(_entry_line, entries)
+        yield from wrap("\n".join(summary), style.width)
 
 
 # ── Messages of either on screen, or as a trace ──
@@ -9810,34 +9810,30 @@ def _abridged(value: object) -> object:
     match value:
         case str() if len(value) > MCP_TEXT:
             return value[:MCP_TEXT] + "…"
-        case [dict() as first, _, *_]:
-            return [_abridged(first), f"…… 还有 {len(value) - 1} 个"]
-        case list():
-            return [_abridged(item) for item in value]
+        case [first, *rest]:
+            return [_abridged(first), *([f"…… 还有 {len(rest)} 个"] if rest else [])]
         case dict():
             return {key: _abridged(item) for key, item in value.items()}
     return value
 
 
-def _mcp_lines(direction: str, item: object, remark: str, style: Style) -> Iterator[str]:
-    """One message: direction, what kind it is, the remark, and the JSON itself."""
-    yield f"{direction} {style.paint(_mcp_kind(item), 'title')}"
-    for line in wrap(remark, style.width - 2) if remark else ():
-        yield style.paint(f"  {line}", "dim")
-    value = json_value(item)
-    text = item if isinstance(item, str) else json_text(value)
-    if len(text) > MCP_SHOWN:
-        notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
-        text = json_text(_abridged(value)) + notice
-    for line in wrap(text, style.width - 2):
-        yield f"  {line}"
-    yield ""
-
-
 def mcp_text(items: Traced, style: Style) -> Iterator[str]:
-    """Text and messages as lines for the screen."""
+    """Lines for the screen; of a message its direction, kind, remark, and the JSON itself."""
     for item in items:
-        yield from [item] if isinstance(item, str) else _mcp_lines(*item, style)
+        if isinstance(item, str):
+            yield item
+            continue
+        direction, message, remark = item
+        yield f"{direction} {style.paint(_mcp_kind(message), 'title')}"
+        for line in wrap(remark, style.width - 2) if remark else ():
+            yield style.paint(f"  {line}", "dim")
+        text = json_text(json_value(message))
+        if len(text) > MCP_SHOWN:
+            notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
+            text = json_text(json_value(_abridged(message))) + notice
+        for line in wrap(text, style.width - 2):
+            yield f"  {line}"
+        yield ""
 
 
 def mcp_trace(items: Traced) -> Iterator[str]:
