@@ -8999,9 +8999,9 @@ def shortened(text: str, width: int) -> str:
     return text if fitting == len(text) else text[:fitting] + " ……"
 
 
-def said(text: str) -> str:
+def said(text: str, width: int = 80) -> str:
     """What somebody wrote, fit for one line of a message."""
-    return " ".join(printable(shortened(text, 80)).split())
+    return " ".join(printable(shortened(text, width)).split())
 
 
 # Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
@@ -9232,12 +9232,30 @@ SCENARIOS = (
 STEP_MARKS = "①②③④⑤⑥⑦⑧⑨⑩"
 
 
-def opening(question: str) -> list[dict]:
+def opening(question: str, system: str = SYSTEM_PROMPT) -> list[dict]:
     """A new history: the system prompt and the user's question."""
-    return [
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": question},
-    ]
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+
+# What we say of the course's notes, as it is said of a user's own.
+OWN_WORDS = {
+    "CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
+    "见 Week 1 Day 4 §1.4": "", "Week 1 Day 4 §1.4": "文件名 > 标题", "week1-day4": "文件名",
+}
+
+
+def for_own_notes(value: object) -> Any:
+    """A JSON value, its texts in words that fit notes of which nothing is known."""
+    text = json_text(value)
+    for ours, own in OWN_WORDS.items():
+        text = text.replace(ours, own)
+    return json.loads(text)
+
+
+def tool_for_own_notes(tool: Tool) -> Tool:
+    """The same tool, described in such words."""
+    shown = {key: getattr(tool, key) for key in ("title", "description", "parameters")}
+    return tool._replace(**for_own_notes(shown))
 
 
 def _tools_of(scenario: Scenario, tools: ToolRegistry) -> ToolRegistry:
@@ -9633,56 +9651,44 @@ MCP_WORK = (
     ("call_tool", "calculator", {"expression": "__import__('os').system('ls')"}),
     ("call_tool", "format_disk", {}),
 )
-# revision, title, lesson, a method that it lacks, and for each step a remark on every message
+# revision, title, lesson, a method that it lacks, and a remark on every message
 MCP_SESSIONS = (
     (
         "2025-06-18", "第一段  2025-06-18：先握手，再干活",
         "课上讲的会话。主机把服务器当子进程启动，一行一条 JSON：→ 写进它的标准输入，"
         "← 从它的标准输出读到。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
-        "tools/destroy",
-        (
-            "打招呼：报上协议版本、自己的能力和名字",
-            "服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解",
-            "握手完成。这是通知：没有 id，没有答复",
-        ),
-        (
-            "有哪些工具？",
-            "每个工具的 inputSchema 由主机转给模型："
-            "OpenAI 叫 parameters，Anthropic 叫 input_schema",
-        ),
-        (
-            "模型说要调用工具，主机替它发出 tools/call",
-            "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
-        ),
-        (
-            "有人想借计算器执行命令",
-            "第一种错：工具说不行。这是正常的 result，isError 为 true，"
-            "原因交给模型读，模型可以改了再来",
-        ),
-        (
-            "调用一个不存在的工具",
-            "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
-        ),
-        ("调用一个不存在的方法", "也是第二种错，只是代码不同：没有这个方法是 -32601"),
+        "tools/destroy", """
+打招呼：报上协议版本、自己的能力和名字
+服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解
+握手完成。这是通知：没有 id，没有答复
+有哪些工具？
+每个工具的 inputSchema 由主机转给模型：OpenAI 叫 parameters，Anthropic 叫 input_schema
+模型说要调用工具，主机替它发出 tools/call
+content 是给模型读的文字；structuredContent 是同一个结果，给程序用
+有人想借计算器执行命令
+第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，模型可以改了再来
+调用一个不存在的工具
+第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型
+调用一个不存在的方法
+也是第二种错，只是代码不同：没有这个方法是 -32601""",
     ),
     (
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
         "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
         "服务器不用记住前面说过什么。",
-        "ping",
-        (
-            "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
-            "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
-        ),
-        (
-            "请求里多了 _meta，其余和第一段一样",
-            "结果多了 resultType（complete 是办完了）；"
-            "列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用",
-        ),
-        ("同样只多了 _meta", "多了 resultType 和 _meta，内容一个字都没有变"),
-        ("还是那条命令", "第一种错没有变：办完了，但工具说不行"),
-        ("还是那个工具", "第二种错也没有变；error 里没有 resultType"),
-        ("ping 在这一版里取消了", "所以它和别的不认识的方法一样，是 -32601"),
+        "ping", """
+先问一句服务器会什么；不问也行，直接 tools/list 一样有答复
+supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28
+请求里多了 _meta，其余和第一段一样
+结果多了 resultType（complete 是办完了）；列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用
+同样只多了 _meta
+多了 resultType 和 _meta，内容一个字都没有变
+还是那条命令
+第一种错没有变：办完了，但工具说不行
+还是那个工具
+第二种错也没有变；error 里没有 resultType
+ping 在这一版里取消了
+所以它和别的不认识的方法一样，是 -32601""",
     ),
 )
 MCP_DIFFERENCES = (
@@ -9708,30 +9714,28 @@ def our_server(args) -> list[str]:
 Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, item, remark)
 
 
-def _traced(trace: list[tuple], remarks: Iterable[str], act: Callable, *arguments: object) -> Any:
+def _traced(trace: list[tuple], remarks: Iterator[str], act: Callable, *arguments: object) -> Any:
     """Do it and yield the messages of it; returns what came out, None for an error reply.
 
     A message is "→" sent or "←" received; "!" is a line that is none.
     """
-    remarks = iter(remarks)
     try:
         with contextlib.suppress(RpcError):
             return act(*arguments)
     finally:  # the last messages before a server fails say most
         while trace:
-            direction, item = trace.pop(0)
-            yield direction, item, next(remarks, "")
+            yield *trace.pop(0), next(remarks, "")
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
     trace: list[tuple] = []
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
-        for revision, title, lesson, missing, *remarks in MCP_SESSIONS:
+        for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
-            client = McpClient(server.send, revision=revision)
-            for (act, *arguments), said in zip((*MCP_WORK, ("request", missing)), remarks):
-                yield from _traced(trace, said, getattr(client, act), *arguments)
+            client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
+            for act, *arguments in (*MCP_WORK, ("request", missing)):
+                yield from _traced(trace, remarks, getattr(client, act), *arguments)
         tools = client.tools()
         trace.clear()
         yield "两代的差别"
@@ -9742,7 +9746,7 @@ def mcp_demo(command: Sequence[str], style: Style) -> Traced:
         yield from chapter("第三段  模型通过 MCP 用工具", (lesson, ""), style)
         yield from demo_text(1, tools, style)
         yield "\n这一次调用在管道上是这两条消息：\n"
-        yield from _traced(trace, (), bool)
+        yield from _traced(trace, iter(()), bool)
     yield from wrap(
         "主机和工具之间是 MCP，主机和模型之间是 function calling：各管一段，互不代替。",
         style.width,
@@ -9771,7 +9775,7 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
-        yield from _traced(trace, (), client.connect)
+        yield from _traced(trace, iter(()), client.connect)
         if not client.revision:
             raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
         about = client.server
@@ -9781,7 +9785,7 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
         ]
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
-                entries = (yield from _traced(trace, (), client.pages, method, key)) or ()
+                entries = (yield from _traced(trace, iter(()), client.pages, method, key)) or ()
                 summary.append(f"{label} {len(entries)} 个")
                 summary += map(_entry_line, entries)
         yield from wrap("\n".join(summary), style.width)
@@ -10564,6 +10568,11 @@ def _check_paths(args) -> None:
         raise UsageError(f"--notes {said(args.notes)}：{reason}")
 
 
+def own_notes(args) -> bool:
+    """Whether the notes are the user's: of what they say nothing is known."""
+    return bool(args.notes) and os.path.realpath(args.notes) != NOTES_FOLDER
+
+
 def chosen_notes(args, **options: Any) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
     def progress(done: int, total: int) -> None:
@@ -10589,6 +10598,8 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
         except ToolError as error:  # nothing to read in it
             raise UsageError(f"--notes {said(args.notes)}：{error}") from error
     registry = built_in_tools(notes)
+    if own_notes(args):
+        registry = ToolRegistry(map(tool_for_own_notes, registry))
     if args.tools and sys.stdout is not sys.stderr:  # as the server has it
         sys.stdout = _OwnStdout()
     for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
@@ -10696,6 +10707,8 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
         notes = chosen_notes(args)
         server = McpServer(chosen_tools(args, notes), notes)
         server.instructions = OWN_INSTRUCTIONS if args.notes or args.tools else INSTRUCTIONS
+        if own_notes(args):
+            server.info["title"] = for_own_notes(SERVER_TITLE)
         return server
 
     mcp_serve(make_server)
@@ -10903,9 +10916,8 @@ def run_ask(args, style: Style) -> Iterator[str]:
     choice = _wanted_choice(args.tool_choice, tools)
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
-    messages = opening(question)
-    if args.system is not None:
-        messages[0]["content"] = args.system
+    system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT
+    messages = opening(question, system if args.system is None else args.system)
     trace = args.trace and Trace(
         _trace_writer(args.trace, screen), model, provider=args.backend, arguments=args.trace_args,
         now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
