@@ -9087,8 +9087,8 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 # The model is a script; the loop, the tools, the validation and every result are real.
 
 TUTOR = "你是 CME295 课程的助教"
-SYSTEM_PROMPT = TUTOR + (
-    "。先想清楚需不需要工具：能直接回答就直接回答。"
+SYSTEM_PROMPT = (
+    f"{TUTOR}。先想清楚需不需要工具：能直接回答就直接回答。"
     "算数和查讲义必须用工具，绝不编造工具的结果；拿到结果后不要用同样的参数再调用一次。"
     "工具出错时最多改正重试两次，还不行就如实说明。"
 )
@@ -9109,28 +9109,26 @@ def calling(*calls: tuple[str, dict], first: int = 0) -> Turn:
     ))
 
 
-def _quoting(answer: str) -> Callable[[list[dict]], Turn]:
-    """A model that answers in these words, with the newest result where {} stands."""
-    return lambda messages: Turn(answer.format(last_result(messages)))
+def _answering(answer: str, failure: str = "没有查到。工具说：{0}") -> Callable[[list], Turn]:
+    """A model that answers in these words; {0} is the newest result, {1} the one before it.
+
+    Where the results have no such parts, it answers in the words of `failure`.
+    """
+
+    def turn(messages: list[dict]) -> Turn:
+        results = last_result(messages), last_result(messages[:-1])
+        try:
+            return Turn(answer.format(*results))
+        except (LookupError, TypeError):
+            return Turn(failure.format(*results))
+
+    return turn
 
 
-def kv_answer(messages: list[dict]) -> Turn:
-    """The answer of scenario 1, quoting the tool's real result."""
-    match last_result(messages):
-        case {"GiB": gib, "per_token_KiB": kib}:
-            return Turn(
-                f"KV Cache 约 {gib} GiB（每 token {kib:g} KiB；公式见 Week 1 Day 4 §1.4）。",
-            )
-    return _quoting("没有算出来。工具说：{}")(messages)
-
-
-def _sections_answer(messages: list[dict]) -> Turn:
-    match last_result(messages[:-1]), last_result(messages):
-        case {"hits": [{"section": grpo}, *_]}, {"hits": [{"section": dpo}, *_]}:
-            return Turn(f"GRPO 在 {grpo}，DPO 在 {dpo}。")
-    return _quoting("没有查到。工具说：{}")(messages)
-
-
+KV_ANSWER = _answering(
+    "KV Cache 约 {0[GiB]} GiB（每 token {0[per_token_KiB]:g} KiB；公式见 Week 1 Day 4 §1.4）。",
+    "没有算出来。工具说：{0}",
+)
 WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**10"}}</tool_call>'
 
 
@@ -9163,7 +9161,7 @@ SCENARIOS = (
         title="一次调用：模型开口，程序动手",
         lesson="模型不能执行任何东西，它只写出“想调用什么”；执行、校验、权限都是程序的事。",
         question=KV_QUESTION,
-        script=(calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer),
+        script=(calling(("kv_cache_gib", KV_ARGUMENTS)), KV_ANSWER),
         remarks=(
             "模型只是说出要调用什么，这时什么都没有执行", "程序检查参数、执行，把结果交回去",
             "模型根据结果回答",
@@ -9175,7 +9173,7 @@ SCENARIOS = (
         question="GRPO 和 DPO 分别在讲义的哪一节？",
         script=(
             calling(*(("search_notes", {"query": name, "top_k": 1}) for name in ("GRPO", "DPO"))),
-            _sections_answer,
+            _answering("GRPO 在 {1[hits][0][section]}，DPO 在 {0[hits][0][section]}。"),
         ),
         remarks=(
             "模型一次写出两个调用", "程序同时执行，两条 tool 消息按调用顺序排列",
@@ -9189,7 +9187,7 @@ SCENARIOS = (
         script=(
             calling(("kv_cache_gib", KV_ARGUMENTS | {"seq_len": "8k"})),
             calling(("kv_cache_gib", KV_ARGUMENTS), first=1),
-            kv_answer,
+            KV_ANSWER,
         ),
         remarks=(
             "模型把 seq_len 写成了 \"8k\"", "程序没有执行，把错误写成文字交回去",
@@ -9212,7 +9210,7 @@ SCENARIOS = (
         question="gpu-03 的显存还剩多少？",
         script=(
             calling(("gpu_memory", {"host": "gpu-03"})),
-            _quoting("没有查到，工具报错：{}。我不会编一个数字；请稍后再试。"),
+            _answering("没有查到，工具报错：{0}。我不会编一个数字；请稍后再试。"),
         ),
         remarks=("模型调用监控工具", "工具抛出异常，程序把它变成一条结果", "模型承认没有查到"),
         tools=(gpu_memory,),
@@ -9221,7 +9219,7 @@ SCENARIOS = (
         title="调用写在文字里：没有原生调用的模型",
         lesson="有的模型或服务把调用当普通文字写出来。客户端按格式认出它，后面的过程一模一样。",
         question="2 的 10 次方是多少？",
-        script=(_written_call, _quoting("2 的 10 次方是 {}。")),
+        script=(_written_call, _answering("2 的 10 次方是 {0}。")),
         remarks=(
             f"模型写的文字是 {WRITTEN_CALL}；客户端认出调用，补上 id", "程序照常检查、执行",
             "模型根据结果回答",
@@ -9459,12 +9457,18 @@ class LiveScreen:
         """Show one event of the loop."""
         if self._level == QUIET:
             return
+        full = self._level == FULL
         match event:
             case ModelAsked():
                 self.shown = ""
                 self._wait("等模型回答")
             case ModelAnswered(turn=turn):
-                self._show_turn(turn)
+                if full and turn.reasoning and not self._ticking:
+                    self.line(f"思考：{turn.reasoning}")
+                if turn.calls and turn.text and not self.shown:
+                    self.line(self._fitted(turn.text))
+                if full and turn.usage:
+                    self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
             case CallStarted(call):
                 self.line(f"→ {self._fitted(call_text(call))}", "assistant")
                 self._wait(f"{call.name[:40]} 运行中")
@@ -9474,14 +9478,6 @@ class LiveScreen:
                 self.line(self._fitted(text), "bad" if result.is_error else "tool")
                 for repair in result.repairs:
                     self.line(f"  {repair}")
-
-    def _show_turn(self, turn: Turn) -> None:
-        if self._level == FULL and turn.reasoning and not self._ticking:
-            self.line(f"思考：{turn.reasoning}")
-        if turn.calls and turn.text and not self.shown:
-            self.line(self._fitted(turn.text))
-        if self._level == FULL and turn.usage:
-            self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
 
     def _fitted(self, text: str) -> str:
         """The text in two lines of the screen at most, whole when the user wants all."""
@@ -9620,21 +9616,15 @@ class Trace:
 # --- a model for trying the command offline ---
 
 
-def _mock_hits(messages: list[dict]) -> Turn:
-    match last_result(messages):
-        case {"hits": [_, *_] as hits}:
-            found = "；".join(f"{hit['section']} {hit['title']}" for hit in hits)
-            return Turn(f"（模拟模型）相关的章节有：{found}")
-    return _quoting("（模拟模型）没有查到。工具说：{}")(messages)
-
-
 def mock_model(question: str) -> MockLLM:
     """A scripted model for any question: it calculates what looks like a sum, else searches."""
     plain = question[:200].replace("×", "*").replace("÷", "/")
     if found := re.search(r"[\d(][\d.()\s]*[+*/%-][\d.()\s+*/%-]*[\d)]", plain):
         call = "calculator", {"expression": found[0]}
-        return MockLLM([calling(call), _quoting("（模拟模型）计算器给出：{}")])
-    return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])
+        return MockLLM([calling(call), _answering("（模拟模型）计算器给出：{0}")])
+    call = "search_notes", {"query": question[:200], "top_k": 3}
+    answer = "（模拟模型）最相关的一节是 {0[hits][0][section]} {0[hits][0][title]}"
+    return MockLLM([calling(call), _answering(answer)])
 
 
 # What a learner sees of MCP: the lecture's session, message by message, then the same work without
@@ -9714,7 +9704,9 @@ def our_server(args) -> list[str]:
 Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, item, remark)
 
 
-def _traced(trace: list[tuple], remarks: Iterator[str], act: Callable, *arguments: object) -> Any:
+def _traced(
+    trace: list[tuple], act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
+) -> Any:
     """Do it and yield the messages of it; returns what came out, None for an error reply.
 
     A message is "→" sent or "←" received; "!" is a line that is none.
@@ -9735,7 +9727,7 @@ def mcp_demo(command: Sequence[str], style: Style) -> Traced:
             yield from chapter(title, (lesson, ""), style)
             client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
             for act, *arguments in (*MCP_WORK, ("request", missing)):
-                yield from _traced(trace, remarks, getattr(client, act), *arguments)
+                yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
         tools = client.tools()
         trace.clear()
         yield "两代的差别"
@@ -9746,7 +9738,7 @@ def mcp_demo(command: Sequence[str], style: Style) -> Traced:
         yield from chapter("第三段  模型通过 MCP 用工具", (lesson, ""), style)
         yield from demo_text(1, tools, style)
         yield "\n这一次调用在管道上是这两条消息：\n"
-        yield from _traced(trace, iter(()), bool)
+        yield from _traced(trace, bool)
     yield from wrap(
         "主机和工具之间是 MCP，主机和模型之间是 function calling：各管一段，互不代替。",
         style.width,
@@ -9775,7 +9767,7 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
-        yield from _traced(trace, iter(()), client.connect)
+        yield from _traced(trace, client.connect)
         if not client.revision:
             raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
         about = client.server
@@ -9785,7 +9777,7 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
         ]
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
-                entries = (yield from _traced(trace, iter(()), client.pages, method, key)) or ()
+                entries = (yield from _traced(trace, client.pages, method, key)) or ()
                 summary.append(f"{label} {len(entries)} 个")
                 summary += map(_entry_line, entries)
         yield from wrap("\n".join(summary), style.width)
