@@ -9005,10 +9005,10 @@ def said(text: str, width: int = 80) -> str:
 
 
 # Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
-# from it, by the rules of Chinese typesetting, and the blank after it.
+# from it, by the rules of Chinese typesetting, and the blanks after it.
 _PIECE = (
     r"[（《「『【“‘([{]*(?:(?:(?![\s“‘”’…])[!-\u2e7f])+|\S)"
-    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\s"
+    r"(?:\s*[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s*|\s"
 )
 
 
