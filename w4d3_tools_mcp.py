@@ -9148,9 +9148,9 @@ def gpu_memory(host: str) -> dict:
 
 
 class Scenario(types.SimpleNamespace):
-    """One demo: what the user asks, what the scripted model says, a remark for each step.
+    """One demo: title, lesson, question, the script of the model, and remarks.
 
-    A step is a turn of the model, or all results of a turn.
+    There is one remark for each step, which is a turn of the model or all results of a turn.
     """
 
     tools: tuple[Callable, ...] = ()  # which it needs besides the usual ones
@@ -9471,7 +9471,7 @@ class LiveScreen:
                     self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
             case CallStarted(call):
                 self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                self._wait(f"{call.name[:40]} 运行中")
+                self._wait(f"{said(call.name, 40)} 运行中")
             case CallFinished(call, result, seconds):
                 status = f"{RESULT_STATUS[result.status]}：" if result.is_error else ""
                 text = f"← {call.name}（{seconds or 0:.2f} 秒） {status}{result.text}"
