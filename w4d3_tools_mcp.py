@@ -9242,6 +9242,11 @@ OWN_WORDS = {
 }
 
 
+def own_notes(args) -> bool:
+    """Whether the notes are the user's: of what they say nothing is known."""
+    return bool(args.notes) and os.path.realpath(args.notes) != NOTES_FOLDER
+
+
 def for_own_notes(value: object) -> Any:
     """A JSON value, its texts in words that fit notes of which nothing is known."""
     text = json_text(value)
@@ -10558,11 +10563,6 @@ def _check_paths(args) -> None:
     if args.notes and not (os.path.isdir(args.notes) and os.access(args.notes, os.R_OK | os.X_OK)):
         reason = "没有权限读" if os.path.isdir(args.notes) else "没有这个文件夹"
         raise UsageError(f"--notes {said(args.notes)}：{reason}")
-
-
-def own_notes(args) -> bool:
-    """Whether the notes are the user's: of what they say nothing is known."""
-    return bool(args.notes) and os.path.realpath(args.notes) != NOTES_FOLDER
 
 
 def chosen_notes(args, **options: Any) -> NotesIndex:
