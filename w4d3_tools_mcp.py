@@ -8802,9 +8802,7 @@ _TYPED = str.maketrans({
     "⟨": "<", "⟩": ">", "⌈": "ceil(", "⌉": ")", "ŵ": "w'", "•": "*", "⇄": "<->",
 })
 # What could make a terminal act or show something else, except the colours we use ourselves.
-_CONTROL = re.compile(
-    "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
+_CONTROL = "(?!\x1b\\[(?:[012]|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> tuple[str, int]:
@@ -8813,8 +8811,6 @@ def typed_instead(error: UnicodeError, *, typed: Mapping[int, str] = _TYPED) -> 
     >>> "x²中".encode("ascii", "typed_instead")
     b'x^2\\\\u4e2d'
     """
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
     return json.dumps(error.object[error.start:error.end].translate(typed))[1:-1], error.end
 
 
@@ -8828,12 +8824,7 @@ def printable(text: str) -> str:
     >>> printable("a\\x1b[2J")
     'a\\\\u001b[2J'
     """
-    return _CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", text)
-
-
-def said(text: str, limit: int = 80) -> str:
-    """What somebody wrote, fit for one line of a message."""
-    return " ".join(printable(text if len(text) <= limit else text[:limit] + "…").split())
+    return re.sub(_CONTROL, lambda control: f"\\u{ord(control[0]):04x}", text)
 
 
 class Style(NamedTuple):
@@ -8844,10 +8835,10 @@ class Style(NamedTuple):
 
     def paint(self, text: str, name: str) -> str:
         """The text in the colour of that name, or unchanged."""
-        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour and text else text
+        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self.colour else text
 
 
-@functools.lru_cache(2**14)
+@functools.cache
 def _char_columns(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # combining or invisible
         return 0
@@ -8865,26 +8856,26 @@ def columns(text: str) -> int:
 
 def pad(text: str, width: int) -> str:
     """The text filled with blanks on the right to that many columns."""
-    return text + " " * max(0, width - columns(text))
+    return text + " " * (width - columns(text))
+
+
+def shortened(text: str, width: int) -> str:
+    """The text if it takes no more columns than that, else its beginning and a mark."""
+    fitting = sum(used <= width for used in itertools.accumulate(map(_char_columns, text)))
+    return text if fitting == len(text) else text[:fitting] + " ……"
+
+
+def said(text: str, width: int = 80) -> str:
+    """What somebody wrote, fit for one line of a message."""
+    return " ".join(printable(shortened(text, width)).split())
 
 
 # Between two of these a line may break: a word or one 汉字, with the marks that may not be parted
-# from it, by the rules of Chinese typesetting, and the blank after it.
-_PIECE = re.compile(
-    r"[（《「『【“‘([{]*(?:[\u2e80-\uffff]|[^\s\u2e80-\uffff“‘”’…]+)"
-    r"(?:\s?[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s?|\S|\s"
+# from it, by the rules of Chinese typesetting, and the blanks after it.
+_PIECE = (
+    r"[（《「『【“‘([{]*(?:(?:(?![\s“‘”’…])[!-\u2e7f])+|\S)"
+    r"(?:\s*[，。、；：！？）》」』】”’…,.;:!?)\]}%]|\"(?=\W))*\s*|\s"
 )
-
-
-def _chopped(piece: str, width: int) -> Iterator[str]:
-    line, used = "", 0
-    for char in piece:
-        used += columns(char)
-        if line and used > width:
-            yield line
-            line, used = "", columns(char)
-        line += char
-    yield line
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -8896,23 +8887,22 @@ def wrap(text: str, width: int) -> list[str]:
     lines = []
     for paragraph in text.split("\n"):
         line = ""
-        pieces = (_chopped(piece, width) for piece in _PIECE.findall(paragraph))
-        for piece in itertools.chain.from_iterable(pieces):
-            if line and columns(line) + columns(piece.rstrip()) > width:
-                lines.append(line.rstrip())
-                line = ""
-            line += piece
+        for piece in re.findall(_PIECE, paragraph):
+            for part in [piece] if columns(piece.rstrip()) <= width else piece:  # its characters
+                if line and columns(line + part.rstrip()) > width:
+                    lines.append(line.rstrip())
+                    line = ""
+                line += part
         lines.append(line.rstrip())
     return lines
 
 
-def table(rows: Iterable[Iterable[object]], *, gap=2, right: Iterable[int] = ()) -> list[str]:
+def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> list[str]:
     """Rows as aligned lines; the columns numbered in `right` are set flush right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(columns, column)) for column in zip(*cells)]
-    right = set(right)
     return [
-        (" " * gap).join(
+        "  ".join(
             " " * (width - columns(cell)) + cell if i in right else pad(cell, width)
             for i, (cell, width) in enumerate(zip(row, widths))
         ).rstrip()
@@ -8922,16 +8912,18 @@ def table(rows: Iterable[Iterable[object]], *, gap=2, right: Iterable[int] = ())
 
 def heading(text: str, style: Style) -> str:
     """A title on a rule across the screen."""
-    return style.paint(f"── {text} " + "─" * max(2, style.width - columns(text) - 4), "title")
+    return style.paint(f"── {text} " + "─" * (style.width - columns(text) - 4), "title")
 
 
-ROLE_WIDTH = 11  # "assistant" and two blanks
-MARK_WIDTH = 3
-_LONGEST_SHOWN = 400  # characters of one message on screen; --json has everything
+def chapter(title: str, paragraphs: Iterable[str], style: Style) -> Iterator[str]:
+    """A heading, and below it the paragraphs in lines that fit the screen."""
+    yield heading(title, style)
+    for paragraph in paragraphs:
+        yield from wrap(paragraph, style.width)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + " ……"
+INDENT = 14  # columns, as in "①  assistant  "
+_LONGEST_SHOWN = 800  # columns of one field on screen; --json has everything
 
 
 def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = "") -> list[str]:
@@ -8940,17 +8932,19 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
     The remark says who acts and what for; without one the text starts on the first line.
     """
     role, calls = message["role"], message.get("tool_calls", ())
-    fields = [f"tool_call_id={message['tool_call_id']}"] if role == "tool" else []
-    if message.get("content") or not calls:
-        fields.append(_shortened(message.get("content") or "（空）"))
+    fields = [
+        f"tool_call_id={message['tool_call_id']}" if role == "tool" else "",
+        message["content"] or ("" if calls else "（空）"),
+    ]
     for call in calls:
-        fields.append(f"{call['id']}  {call['function']['name']}")
-        fields.append(_shortened(call["function"]["arguments"]))
-    room = style.width - MARK_WIDTH - ROLE_WIDTH
-    lines = [style.paint(line, "dim") for line in wrap(remark, room)] if remark else []
-    lines += [line for field in fields for line in wrap(field, room)]
-    first = pad(mark, MARK_WIDTH) + style.paint(pad(role, ROLE_WIDTH), role)
-    return [first + lines[0], *(" " * (MARK_WIDTH + ROLE_WIDTH) + line for line in lines[1:])]
+        fields += [f"{call['id']}  {call['function']['name']}", call["function"]["arguments"]]
+    room = style.width - INDENT
+    lines = [style.paint(line, "dim") for line in wrap(remark, room) if line]
+    for field in filter(None, fields):
+        lines += wrap(shortened(field, _LONGEST_SHOWN), room)
+    first = pad(mark, 3) + style.paint(pad(role, INDENT - 3), role)
+    margins = itertools.chain([first], itertools.repeat(" " * INDENT))
+    return list(map(operator.add, margins, lines))
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8958,8 +8952,9 @@ def message_lines(message: dict, style: Style, *, mark: str = "", remark: str = 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # The model is a script; the loop, the tools, the validation and every result are real.
 
+TUTOR = "你是 CME295 课程的助教"
 SYSTEM_PROMPT = (
-    "你是 CME295 课程的助教。先想清楚需不需要工具：能直接回答就直接回答。"
+    f"{TUTOR}。先想清楚需不需要工具：能直接回答就直接回答。"
     "算数和查讲义必须用工具，绝不编造工具的结果；拿到结果后不要用同样的参数再调用一次。"
     "工具出错时最多改正重试两次，还不行就如实说明。"
 )
@@ -8980,40 +8975,33 @@ def calling(*calls: tuple[str, dict], first: int = 0) -> Turn:
     ))
 
 
-def kv_answer(messages: list[dict]) -> Turn:
-    """The answer of scenario 1, quoting the tool's real result."""
-    match last_result(messages):
-        case {"GiB": gib, "per_token_KiB": kib}:
-            return Turn(
-                f"KV Cache 约 {gib} GiB（每 token {kib:g} KiB；公式见 Week 1 Day 4 §1.4）。",
-            )
-        case other:
-            return Turn(f"没有算出来。工具说：{other}")
+def _answering(answer: str, failure: str = "没有查到。工具说：{0}") -> Callable[[list], Turn]:
+    """A model that answers in these words; {0} is the newest result, {1} the one before it.
+
+    Where the results have no such parts, it answers in the words of `failure`.
+    """
+
+    def turn(messages: list[dict]) -> Turn:
+        results = last_result(messages), last_result(messages[:-1])
+        try:
+            return Turn(answer.format(*results))
+        except (LookupError, TypeError):
+            return Turn(failure.format(*results))
+
+    return turn
 
 
-def _sections_answer(messages: list[dict]) -> Turn:
-    results = [m["content"] for m in messages if m["role"] == "tool" and '"hits"' in m["content"]]
-    found = [hit["section"] for text in results for hit in json.loads(text)["hits"][:1]]
-    if len(found) < 2:
-        return Turn("没有查到。工具说：" + str(last_result(messages)))
-    return Turn(f"GRPO 在 {found[0]}，DPO 在 {found[1]}。")
-
-
-def _failed_answer(messages: list[dict]) -> Turn:
-    return Turn(f"没有查到，工具报错：{last_result(messages)}。我不会编一个数字；请稍后再试。")
-
-
+KV_ANSWER = _answering(
+    "KV Cache 约 {0[GiB]} GiB（每 token {0[per_token_KiB]:g} KiB；公式见 Week 1 Day 4 §1.4）。",
+    "没有算出来。工具说：{0}",
+)
 WRITTEN_CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**10"}}</tool_call>'
 
 
 def _written_call(messages: list[dict]) -> Turn:
     """What a client makes of a model that knows no tool calls but was told how to write them."""
-    parts = parse_text_tool_calls(WRITTEN_CALL)
-    return Turn(parts.text, parts.calls, finish="stop")
-
-
-def _number_answer(messages: list[dict]) -> Turn:
-    return Turn(f"2 的 10 次方是 {last_result(messages)}。")
+    text, calls, *_ = parse_text_tool_calls(WRITTEN_CALL)
+    return Turn(text, calls)
 
 
 def gpu_memory(host: str) -> dict:
@@ -9025,82 +9013,80 @@ def gpu_memory(host: str) -> dict:
     raise ConnectionError(f"连接 {host} 超时")
 
 
-class Scenario(NamedTuple):
-    """One demo: what the user asks, what the scripted model says, a remark for each step."""
+class Scenario(types.SimpleNamespace):
+    """One demo: title, lesson, question, the script of the model, and remarks.
 
-    title: str
-    lesson: str
-    question: str
-    script: tuple
-    remarks: tuple[str, ...]  # one a step: a model turn, or all results of a turn
-    tools: tuple[Callable, ...] = ()
+    There is one remark for each step, which is a turn of the model or all results of a turn.
+    """
+
+    tools: tuple[Callable, ...] = ()  # which it needs besides the usual ones
 
 
 SCENARIOS = (
     Scenario(
-        "一次调用：模型开口，程序动手",
-        "模型不能执行任何东西，它只写出“想调用什么”；执行、校验、权限都是程序的事。",
-        KV_QUESTION,
-        (calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer),
-        (
+        title="一次调用：模型开口，程序动手",
+        lesson="模型不能执行任何东西，它只写出“想调用什么”；执行、校验、权限都是程序的事。",
+        question=KV_QUESTION,
+        script=(calling(("kv_cache_gib", KV_ARGUMENTS)), KV_ANSWER),
+        remarks=(
             "模型只是说出要调用什么，这时什么都没有执行", "程序检查参数、执行，把结果交回去",
             "模型根据结果回答",
         ),
     ),
     Scenario(
-        "并行调用：一轮两个调用",
-        "两个调用互不依赖，就放在同一轮里同时执行；结果按调用顺序交回，一个调用一个结果。",
-        "GRPO 和 DPO 分别在讲义的哪一节？",
-        (
-            calling(
-                ("search_notes", {"query": "GRPO", "top_k": 1}),
-                ("search_notes", {"query": "DPO", "top_k": 1}),
-            ),
-            _sections_answer,
+        title="并行调用：一轮两个调用",
+        lesson="两个调用互不依赖，就放在同一轮里同时执行；结果按调用顺序交回，一个调用一个结果。",
+        question="GRPO 和 DPO 分别在讲义的哪一节？",
+        script=(
+            calling(*(("search_notes", {"query": name, "top_k": 1}) for name in ("GRPO", "DPO"))),
+            _answering("GRPO 在 {1[hits][0][section]}，DPO 在 {0[hits][0][section]}。"),
         ),
-        (
+        remarks=(
             "模型一次写出两个调用", "程序同时执行，两条 tool 消息按调用顺序排列",
             "模型把两个结果合成一个回答",
         ),
     ),
     Scenario(
-        "出错与重试：错误也是给模型读的",
-        "参数不对时不抛异常，把“哪里错、要什么、收到什么”写成文字交回：越具体，改得越准。",
-        KV_QUESTION,
-        (
+        title="出错与重试：错误也是给模型读的",
+        lesson="参数不对时不抛异常，把“哪里错、要什么、收到什么”写成文字交回：越具体，改得越准。",
+        question=KV_QUESTION,
+        script=(
             calling(("kv_cache_gib", KV_ARGUMENTS | {"seq_len": "8k"})),
             calling(("kv_cache_gib", KV_ARGUMENTS), first=1),
-            kv_answer,
+            KV_ANSWER,
         ),
-        (
+        remarks=(
             "模型把 seq_len 写成了 \"8k\"", "程序没有执行，把错误写成文字交回去",
             "模型读懂错误，改成 8192 再调用", "这次参数合格，程序执行", "模型根据结果回答",
         ),
     ),
     Scenario(
-        "停不下来的模型：由程序踩刹车",
-        "有的模型拿到结果还反复调用。第二次相同的调用只给旧结果和一句提醒，第三次就停。",
-        "17*23+4 是多少？",
-        tuple(calling(("calculator", {"expression": "17*23+4"}), first=n) for n in range(3)),
-        (
+        title="停不下来的模型：由程序踩刹车",
+        lesson="有的模型拿到结果还反复调用。第二次相同的调用只给旧结果和一句提醒，第三次就停。",
+        question="17*23+4 是多少？",
+        script=tuple(calling(("calculator", {"expression": "17*23+4"}), first=n) for n in range(3)),
+        remarks=(
             "模型调用计算器", "程序执行", "同样的调用又来一次", "不再执行：旧结果加一句提醒",
             "还是同样的调用", "程序拒绝执行，结束这一次运行",
         ),
     ),
     Scenario(
-        "工具坏了：如实说，不编造",
-        "工具内部的异常变成一句话（没有堆栈、路径和密钥），模型据此如实回答。",
-        "gpu-03 的显存还剩多少？",
-        (calling(("gpu_memory", {"host": "gpu-03"})), _failed_answer),
-        ("模型调用监控工具", "工具抛出异常，程序把它变成一条结果", "模型承认没有查到"),
+        title="工具坏了：如实说，不编造",
+        lesson="工具内部的异常变成一句话（没有堆栈、路径和密钥），模型据此如实回答。",
+        question="gpu-03 的显存还剩多少？",
+        script=(
+            calling(("gpu_memory", {"host": "gpu-03"})),
+            _answering("没有查到，工具报错：{0}。我不会编一个数字；请稍后再试。"),
+        ),
+        remarks=("模型调用监控工具", "工具抛出异常，程序把它变成一条结果", "模型承认没有查到"),
         tools=(gpu_memory,),
     ),
     Scenario(
-        "调用写在文字里：没有原生调用的模型",
-        "有的模型或服务把调用当普通文字写出来。客户端按格式认出它，后面的过程一模一样。",
-        "2 的 10 次方是多少？",
-        (_written_call, _number_answer),
-        (
+        title="调用写在文字里：没有原生调用的模型",
+        lesson="有的模型或服务把调用当普通文字写出来。客户端按格式认出它，后面的过程一模一样。",
+        question="2 的 10 次方是多少？",
+        script=(_written_call, _answering("2 的 10 次方是 {0}。")),
+        remarks=(
             f"模型写的文字是 {WRITTEN_CALL}；客户端认出调用，补上 id", "程序照常检查、执行",
             "模型根据结果回答",
         ),
@@ -9110,59 +9096,72 @@ SCENARIOS = (
 STEP_MARKS = "①②③④⑤⑥⑦⑧⑨⑩"
 
 
-def opening(question: str) -> list[dict]:
+def opening(question: str, system: str = SYSTEM_PROMPT) -> list[dict]:
     """A new history: the system prompt and the user's question."""
-    return [
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": question},
-    ]
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+
+# What we say of the course's notes, as it is said of a user's own.
+OWN_WORDS = {
+    "CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
+    "见 Week 1 Day 4 §1.4": "", "Week 1 Day 4 §1.4": "文件名 > 标题", "week1-day4": "文件名",
+}
+
+
+def own_notes(args) -> bool:
+    """Whether the notes are the user's: of what they say nothing is known."""
+    return bool(args.notes) and os.path.realpath(args.notes) != NOTES_FOLDER
+
+
+def for_own_notes(value: object) -> Any:
+    """A JSON value, its texts in words that fit notes of which nothing is known."""
+    text = json_text(value)
+    for ours, own in OWN_WORDS.items():
+        text = text.replace(ours, own)
+    return json.loads(text)
+
+
+def tool_for_own_notes(tool: Tool) -> Tool:
+    """The same tool, described in such words."""
+    shown = {key: getattr(tool, key) for key in ("title", "description", "parameters")}
+    return tool._replace(**for_own_notes(shown))
 
 
 def _tools_of(scenario: Scenario, tools: ToolRegistry) -> ToolRegistry:
-    """The scenario's own tools and the given ones, except those whose names it needs itself."""
+    """The given tools and the scenario's own, which replace those of the same name."""
     own = ToolRegistry(scenario.tools)
-    return ToolRegistry([*(tool for tool in tools if tool.name not in own), *own])
+    return ToolRegistry({tool.name: tool for tool in (*tools, *own)}.values())
 
 
-def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list[dict], list[Event], MockLLM]:
+def play(scenario: Scenario, tools: ToolRegistry) -> tuple[list, list, MockLLM]:
     """Run a scenario to its end: the history, the events, the model."""
     model, messages = MockLLM(scenario.script), opening(scenario.question)
     events = list(run_tool_loop(model, _tools_of(scenario, tools), messages))
     return messages, events, model
 
 
-def _summary(end: Finished, model: MockLLM) -> str:
-    growth = "、".join(map(str, model.asked))
-    return (
-        f"结束：{STOP_REASONS[end.reason]}。\n共请求模型 {len(model.asked)} 次，"
-        f"各带 {growth} 条消息：接口不记事，每次都要重发全部历史。"
-    )
-
-
 def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
     """The lines of scenario `number` (from 1): each message with its step and who acts."""
     scenario = SCENARIOS[number - 1]
-    messages, events, model = play(scenario, tools)
-    yield heading(f"场景 {number}  {scenario.title}", style)
-    yield from wrap(scenario.lesson, style.width)
-    yield ""
-    system, user, *rest = messages
-    brief = system["content"].partition("。")[0]
-    tools_apart = f"{brief}……（工具清单随请求另传，共 {len(_tools_of(scenario, tools))} 个）"
-    yield from message_lines({**system, "content": tools_apart}, style)
-    yield from message_lines(user, style)
-    finishes = iter([e.turn.finish for e in events if isinstance(e, ModelAnswered)])
-    steps = iter(zip(STEP_MARKS, scenario.remarks))
-    for message, before in zip(rest, messages[1:]):
-        mark = remark = ""
-        if "assistant" in (message["role"], before["role"]):  # a turn, or the first of its results
-            mark, remark = next(steps)
-            yield ""
-        if message["role"] == "assistant":
+    (system, user, *rest), events, model = play(scenario, tools)
+    yield from chapter(f"场景 {number}  {scenario.title}", (scenario.lesson, ""), style)
+    tools_apart = f"{TUTOR}……（工具清单随请求另传，共 {len(_tools_of(scenario, tools))} 个）"
+    for message in ({**system, "content": tools_apart}, user):
+        yield from message_lines(message, style)
+    finishes = (event.turn.finish for event in events if isinstance(event, ModelAnswered))
+    steps = itertools.groupby(rest, operator.itemgetter("role"))
+    for mark, remark, (role, step) in zip(STEP_MARKS, scenario.remarks, steps):
+        yield ""
+        if role == "assistant":
             remark += f"（finish_reason={next(finishes)}）"
-        yield from message_lines(message, style, mark=mark, remark=remark)
-    yield ""
-    yield from wrap(_summary(events[-1], model), style.width)
+        for message in step:
+            yield from message_lines(message, style, mark=mark, remark=remark)
+            mark = remark = ""
+    growth = "、".join(map(str, model.asked))
+    yield from wrap(
+        f"\n结束：{STOP_REASONS[events[-1].reason]}。\n共请求模型 {len(model.asked)} 次，"
+        f"各带 {growth} 条消息：接口不记事，每次都要重发全部历史。", style.width,
+    )
 
 
 # --- routing: forty tools, five shown ---
@@ -9171,20 +9170,20 @@ ROUTED_REQUEST = "计算 KV Cache 占多少显存"
 ROUTED_TO = 5
 
 # request → the tool that should be found; the last two share no word with its description
-REQUESTS = (
-    ("GRPO 在讲义的哪一节？", "search_notes"),
-    ("读一下第 1 周第 4 天的讲义", "read_note"),
-    ("17*23+4 等于多少，帮我算一下", "calculator"),
-    ("加载 13B 的参数要多大显存", "weights_gib"),
-    ("明天上海会下雨吗", "get_forecast"),
-    ("给导师发一封邮件，说作业交了", "send_email"),
-    ("草拟一个回复，先别发", "draft_reply"),
-    ("100 美元能换多少人民币", "convert_currency"),
-    ("下周二下午大家都有空的时间", "find_free_time"),
-    ("哪个文件里写了 API key", "search_files"),
-    ("出门要不要带伞", "get_forecast"),
-    ("How much is 200 dollars in euros?", "convert_currency"),
-)
+REQUESTS = {
+    "GRPO 在讲义的哪一节？": "search_notes",
+    "读一下第 1 周第 4 天的讲义": "read_note",
+    "17*23+4 等于多少，帮我算一下": "calculator",
+    "加载 13B 的参数要多大显存": "weights_gib",
+    "明天上海会下雨吗": "get_forecast",
+    "给导师发一封邮件，说作业交了": "send_email",
+    "草拟一个回复，先别发": "draft_reply",
+    "100 美元能换多少人民币": "convert_currency",
+    "下周二下午大家都有空的时间": "find_free_time",
+    "哪个文件里写了 API key": "search_files",
+    "出门要不要带伞": "get_forecast",
+    "How much is 200 dollars in euros?": "convert_currency",
+}
 # what a model would write when it looks for a tool itself: synonyms, both languages
 SECOND_TRIES = {
     "出门要不要带伞": "天气 下雨 weather forecast",
@@ -9194,18 +9193,17 @@ SECOND_TRIES = {
 
 def schema_characters(tools: Iterable[Tool]) -> int:
     """The length of the tool definitions as they are sent in every request."""
-    return len(json.dumps([tool.schema() for tool in tools], ensure_ascii=False))
+    return len(json_text([tool.schema() for tool in tools]))
 
 
-def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
+def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
     """One request: the tools found with scores and matched words, and what leaving out saves."""
-    yield heading(f"路由  {query}", style)
     picked = router.pick(query, ROUTED_TO)
     everything = schema_characters(router.tools)
     if not picked:
-        yield from wrap(
+        yield (
             f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜，全部提供"
-            f"（模式文本 {everything:,} 个字符）。", style.width,
+            f"（模式文本 {everything:,} 个字符）。"
         )
         return
     rows = [
@@ -9214,79 +9212,73 @@ def routing_text(query: str, router: ToolRouter, style: Style) -> Iterator[str]:
     ]
     yield from table([("名次", "工具", "得分", "对上的词"), *rows], right=(0, 2))
     few = schema_characters(routed.tool for routed in picked)
-    yield ""
-    yield from wrap(
-        f"只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
-        f"降到 {few:,} 个，每次请求省 {1 - few / everything:.0%}。", style.width,
+    yield (
+        f"\n只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
+        f"降到 {few:,} 个，每次请求省 {1 - few / everything:.0%}。"
     )
 
 
-def requests_text(router: ToolRouter, style: Style) -> Iterator[str]:
+def requests_text(router: ToolRouter) -> Iterator[str]:
     """The dozen REQUESTS: at which rank the right tool came, and how many were found."""
-    picked = [[found.name for found in router.pick(query, ROUTED_TO)] for query, _ in REQUESTS]
-    ranks = [names.index(n) + 1 if n in names else None for names, (_, n) in zip(picked, REQUESTS)]
-    rows = [
-        (query, name, f"第 {rank}" if rank else "没找到")
-        for (query, name), rank in zip(REQUESTS, ranks)
-    ]
-    yield heading(f"{len(rows)} 个请求，排得准不准", style)
+    rows = []
+    for query, name in REQUESTS.items():
+        picked = enumerate(router.pick(query, ROUTED_TO), 1)
+        rank = next((f"第 {number}" for number, found in picked if found.name == name), "没找到")
+        rows.append((query, name, rank))
     yield from table([("请求", "该用的工具", "名次"), *rows])
-    yield ""
-    found = sum(rank is not None for rank in ranks)
-    yield f"排第 1：{ranks.count(1)}/{len(rows)}    前 {ROUTED_TO}：{found}/{len(rows)}"
+    *_, ranks = zip(*rows)
+    found = len(ranks) - ranks.count("没找到")
+    yield f"\n排第 1：{ranks.count('第 1')}/{len(ranks)}    前 {ROUTED_TO}：{found}/{len(ranks)}"
 
 
-def misses_text(router: ToolRouter, style: Style) -> Iterator[str]:
+def misses_text(router: ToolRouter) -> Iterator[str]:
     """The requests that miss, why, and how a model finds the tool by itself with search_tools."""
-    yield heading("没找到的，为什么", style)
-    tools = {tool.name: tool for tool in router.tools}
+    tools = ToolRegistry(router.tools)
     for query, words in SECOND_TRIES.items():
-        name = dict(REQUESTS)[query]
         search = ToolCall("call_0", "search_tools", {"words": words})
         found = with_tool_search(router, query, k=ROUTED_TO).call(search)
-        yield from wrap(f"“{query}”该用 {name}，它的说明是：{tools[name].description}", style.width)
-        yield from wrap("两边没有一个词相同。让模型自己换个说法查：", style.width)
-        yield from wrap(f"  search_tools({search.arguments['words']}) → {found.text}", style.width)
-        yield ""
-    yield from wrap(
+        name = REQUESTS[query]
+        yield f"“{query}”该用 {name}，它的说明是：{tools[name].description}"
+        yield "两边没有一个词相同。让模型自己换个说法查："
+        yield f"  search_tools({words}) → {found.text}\n"
+    yield (
         "按词路由不懂同义词，也不会翻译。"
         "办法：说明里写上用户会用的词（中英都写）；让模型用 search_tools "
-        "换个说法再查；或者改用向量检索、混合检索（Week 4 Day 2 §2）。", style.width,
+        "换个说法再查；或者改用向量检索、混合检索（Week 4 Day 2 §2）。"
     )
 
 
-def few_or_all_text(router: ToolRouter, style: Style) -> Iterator[str]:
+def few_or_all_text(router: ToolRouter) -> Iterator[str]:
     """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
-    yield heading("同一个循环，全部工具和路由后的工具", style)
-    yield from wrap(f"问：{KV_QUESTION}", style.width)
+    yield f"问：{KV_QUESTION}"
     for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
-        model = MockLLM((calling(("kv_cache_gib", KV_ARGUMENTS)), kv_answer))
-        *_, end = run_tool_loop(model, tools, opening(KV_QUESTION))
+        _, events, model = play(SCENARIOS[0], tools)
         sent = len(model.asked) * schema_characters(tools)
         names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
-        yield from wrap(
+        yield (
             f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
-            f"共发送模式文本 {sent:,} 个字符。", style.width,
+            f"共发送模式文本 {sent:,} 个字符。\n答：{events[-1].text}"
         )
-        yield from wrap(f"答：{end.text}", style.width)
 
 
 def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[str]:
     """The whole demo, or with a query only how that one is routed."""
-    router = ToolRouter(tools)
-    yield from routing_text(query or ROUTED_REQUEST, router, style)
-    if query:
-        return
-    for part in (requests_text, misses_text, few_or_all_text):
+    router, asked = ToolRouter(tools), query or ROUTED_REQUEST
+    yield from chapter(f"路由  {asked}", routing_text(asked, router), style)
+    chapters = {
+        f"{len(REQUESTS)} 个请求，排得准不准": requests_text,
+        "没找到的，为什么": misses_text,
+        "同一个循环，全部工具和路由后的工具": few_or_all_text,
+    }
+    for title, part in () if query else chapters.items():
         yield ""
-        yield from part(router, style)
+        yield from chapter(title, part(router), style)
 
 
 # --- a run with a real model, as it happens ---
 
 QUIET, NORMAL, FULL = range(3)  # what the user wants to see besides the answer
-_CONTROLS = dict.fromkeys({*range(32), 127} - {9, 10})  # a model must not steer the terminal
-_STATUS_WORDS = {word: f"{text}：" for word, text in RESULT_STATUS.items()} | {"ok": ""}
+Write = Callable[[str], None]  # writes a text somewhere, at once
 
 
 def call_text(call: ToolCall) -> str:
@@ -9295,9 +9287,13 @@ def call_text(call: ToolCall) -> str:
     return f"{call.name}({', '.join(f'{key}={show(value)}' for key, value in arguments.items())})"
 
 
+def _tokens_text(usage: Usage) -> str:
+    return f"输入 {usage.input}、输出 {usage.output} 个 token"
+
+
 def usage_text(end: Finished, seconds: float) -> str:
     """One line on what a run cost."""
-    tokens = f"，输入 {end.usage.input}、输出 {end.usage.output} 个 token" if any(end.usage) else ""
+    tokens = f"，{_tokens_text(end.usage)}" if any(end.usage) else ""
     return f"请求模型 {end.turns} 次{tokens}，共 {seconds:.1f} 秒。"
 
 
@@ -9309,19 +9305,18 @@ class LiveScreen:
     """
 
     def __init__(
-        self, write: Callable[[str], None], style: Style, *,
-        level: int = NORMAL, terminal: bool = False, answer: Callable[[str], None] | None = None,
+        self, write: Write, style: Style, *,
+        level: int = NORMAL, terminal: bool = False, answer: Write | None = None,
     ):
-        self._write, self._style, self._level = write, style, level
+        self._write, self._style, self._level, self._answer = write, style, level, answer
         self._ticking = terminal and level > QUIET
-        self._answer, self.shown = answer, ""
-        self._kind = ""  # of the text on the unfinished line: "text", "reasoning" or none
-        self._stop: threading.Event | None = None
+        self.shown = ""
+        self._open = self._end = None  # what writes the unfinished line, and what ends it
 
     def line(self, text: str, name: str = "dim") -> None:
         """One finished line for the user."""
-        self._pause()
-        for row in text.translate(_CONTROLS).split("\n"):
+        self.close()
+        for row in printable(text).split("\n"):
             self._write(self._style.paint(row, name) + "\n")
 
     def notice(self, sentence: str) -> None:
@@ -9331,90 +9326,78 @@ class LiveScreen:
 
     def event(self, event: Event) -> None:
         """Show one event of the loop."""
-        if self._level > QUIET:
-            match event:
-                case ModelAsked(number):
-                    self._wait("等模型回答" if number == 1 else "等模型读结果")
-                case ModelAnswered(turn=turn):
-                    self._show_turn(turn)
-                case CallStarted(call):
-                    self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                    self._wait(f"{call.name[:40]} 运行中")
-                case CallFinished(call, result, seconds):
-                    took = f"（{seconds:.2f} 秒）" if seconds is not None else ""
-                    text = f"← {call.name}{took} {_STATUS_WORDS[result.status]}{result.text}"
-                    self.line(self._fitted(text), "bad" if result.is_error else "tool")
-                    for repair in result.repairs:
-                        self.line(f"  {repair}")
-        if isinstance(event, ModelAsked):
-            self.shown = ""
-
-    def _show_turn(self, turn: Turn) -> None:
-        self._pause()
-        if self._level == FULL and turn.reasoning and not self._ticking:
-            self.line(f"思考：{turn.reasoning}")
-        if turn.calls and turn.text and not self.shown:
-            self.line(self._fitted(turn.text))
-        if self._level == FULL and turn.usage:
-            used = f"本轮输入 {turn.usage.input}、输出 {turn.usage.output} 个 token"
-            self.line(f"{used}，结束原因 {turn.finish}")
+        if self._level == QUIET:
+            return
+        full = self._level == FULL
+        match event:
+            case ModelAsked():
+                self.shown = ""
+                self._wait("等模型回答")
+            case ModelAnswered(turn=turn):
+                if full and turn.reasoning and not self._ticking:
+                    self.line(f"思考：{turn.reasoning}")
+                if turn.calls and turn.text and not self.shown:
+                    self.line(self._fitted(turn.text))
+                if full and turn.usage:
+                    self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
+            case CallStarted(call):
+                self.line(f"→ {self._fitted(call_text(call))}", "assistant")
+                self._wait(f"{said(call.name, 40)} 运行中")
+            case CallFinished(call, result, seconds):
+                status = f"{RESULT_STATUS[result.status]}：" if result.is_error else ""
+                text = f"← {call.name}（{seconds or 0:.2f} 秒） {status}{result.text}"
+                self.line(self._fitted(text), "bad" if result.is_error else "tool")
+                for repair in result.repairs:
+                    self.line(f"  {repair}")
 
     def _fitted(self, text: str) -> str:
-        """The text in one line of the screen, whole when the user wants all."""
+        """The text in two lines of the screen at most, whole when the user wants all."""
         if self._level == FULL:
             return text
-        text = " ".join(text.split())
-        room = 2 * self._style.width
-        short = text[: 2 * room]  # before it is chopped: that takes quadratic time
-        return text if columns(text) <= room else next(iter(_chopped(short, room))) + " ……"
+        return shortened(" ".join(text.split()), 2 * self._style.width)
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
         if kind == "again":  # the stream broke, or was reasoning so far; the answer begins anew
-            self._pause()
+            self.close()
             self.shown = ""
         elif kind == "text" and self._answer:
-            self._change_to("text")
-            self._answer(piece.translate(_CONTROLS))
+            self._add(self._answer, printable(piece))
             self.shown += piece
         elif kind == "reasoning" and self._ticking and self._level == FULL:
-            self._change_to("reasoning")
-            self._write(self._style.paint(piece.translate(_CONTROLS), "dim"))
+            self._add(self._write, self._style.paint(printable(piece), "dim"))
 
-    def _change_to(self, kind: str) -> None:
-        if self._kind != kind:
-            self._pause()
-            self._kind = kind
+    def _add(self, write: Write, text: str) -> None:
+        if self._open is not write:
+            self.close()
+            self._open, self._end = write, lambda: write("\n")
+        write(text)
 
     def _wait(self, what: str) -> None:
         """Count the seconds in one line of the terminal until something else is shown."""
-        self._pause()
+        self.close()
         if not self._ticking:
             return
-        stop = self._stop = threading.Event()
+        stop, seconds = threading.Event(), itertools.count(1)
 
         def tick() -> None:
-            for second in itertools.count():
-                if stop.wait(1.0):
-                    return
-                self._write(f"\r{what} {second + 1} 秒 ")
+            while not stop.wait(1.0):
+                self._write(f"\r{what} {next(seconds)} 秒 ")
+            self._write("\r" + " " * (columns(what) + 10) + "\r")
 
-        self._clock = threading.Thread(target=tick, daemon=True)
-        self._clock.start()
-        self._waiting = what
+        def end() -> None:
+            stop.set()
+            clock.join()
 
-    def _pause(self) -> None:
+        clock = threading.Thread(target=tick, daemon=True)
+        clock.start()
+        self._end = end
+
+    def close(self) -> None:
         """End the unfinished line, be it the clock's or the model's."""
-        if self._stop:
-            self._stop.set()
-            self._clock.join()
-            self._write("\r" + " " * (columns(self._waiting) + 10) + "\r")
-            self._stop = None
-        if self._kind:
-            (self._answer if self._kind == "text" else self._write)("\n")
-            self._kind = ""
-
-    close = _pause  # leaves the screen tidy, whatever happened
+        end, self._open, self._end = self._end, None, None
+        if end:
+            end()
 
 
 # --- the trace of a run: OpenTelemetry's GenAI attribute names, one JSON object a line ---
@@ -9432,14 +9415,7 @@ def _without_secrets(value: object, name: str = "") -> object:
             return {key: _without_secrets(inner, key) for key, inner in value.items()}
         case list():
             return [_without_secrets(inner, name) for inner in value]
-        case _:
-            return value
-
-
-def _tokens(usage: Usage) -> dict:
-    return {
-        "gen_ai.usage.input_tokens": usage.input, "gen_ai.usage.output_tokens": usage.output,
-    }
+    return value
 
 
 class Trace:
@@ -9450,98 +9426,76 @@ class Trace:
     """
 
     def __init__(
-        self, write: Callable[[str], None], model, *,
+        self, write: Write, model, *,
         provider: str, arguments: bool = False, now: Callable[[], str],
     ):
         self._write, self._model, self._now, self._arguments = write, model, now, arguments
-        address = host_of(getattr(model, "base_url", ""))
-        self._common = {"gen_ai.provider.name": provider, "server.address": address}
+        self._common = {
+            "gen_ai.provider.name": provider,
+            "server.address": host_of(getattr(model, "base_url", "")),
+        }
         self._requests = self._result_tokens = 0
-        self._failures: dict[str, int] = {}  # tool → failed calls in a row
+        self._failures = collections.Counter()  # of each tool, in a row
 
-    def _record(self, operation: str, attributes: dict, **ours) -> None:
-        record = {"time": self._now(), "gen_ai.operation.name": operation, **self._common, **ours}
-        known = {key: value for key, value in attributes.items() if value is not None}
-        self._write(json_text(json_value({**record, **known})) + "\n")
+    def _record(self, operation: str, usage: Usage | None, attributes: dict) -> None:
+        settings = getattr(self._model, "settings", None)
+        record = {
+            "time": self._now(), "gen_ai.operation.name": operation, **self._common,
+            "gen_ai.request.model": settings and settings.model,
+            "gen_ai.usage.input_tokens": usage and usage.input,
+            "gen_ai.usage.output_tokens": usage and usage.output, **attributes,
+        }
+        known = {key: value for key, value in record.items() if value is not None}
+        self._write(json_text(json_value(known)) + "\n")
 
     def event(self, event: Event) -> None:
         """Write what is worth a line: model turns, tool calls, the end."""
         match event:
             case ModelAnswered(turn=turn, seconds=seconds):
-                self._turn(turn, seconds)
+                sent = getattr(self._model, "requests", self._requests + 1)
+                usage = turn.usage or Usage()
+                self._record("chat", usage, {
+                    "duration_s": seconds, "status": "ok", "attempts": sent - self._requests,
+                    "gen_ai.response.finish_reasons": [turn.finish],
+                    "gen_ai.usage.cache_read.input_tokens": usage.cached,
+                    "tool_result_tokens": self._result_tokens,
+                })
+                self._requests, self._result_tokens = sent, 0
             case CallFinished(call, result, seconds):
-                self._call(call, result, seconds)
+                attempts = self._failures[call.name] + 1
+                self._failures[call.name] = attempts if result.is_error else 0
+                self._result_tokens += len(result.text.encode("utf-8", "replace")) // 4
+                shown = {
+                    "gen_ai.tool.call.arguments": arguments_object(call.arguments),
+                    "gen_ai.tool.call.result": result.text,
+                }
+                self._record("execute_tool", None, {
+                    "duration_s": seconds, "status": result.status, "attempts": attempts,
+                    "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id,
+                    "gen_ai.tool.type": "function",
+                    "error.type": result.status if result.is_error else None,
+                    **(_without_secrets(shown) if self._arguments else {}),
+                })
             case Finished(_, reason, usage, turns):
-                self._record("invoke_agent", _tokens(usage), status=reason, turns=turns)
-
-    def _turn(self, turn: Turn, seconds: float | None) -> None:
-        sent = getattr(self._model, "requests", self._requests + 1)
-        usage = turn.usage or Usage()
-        attributes = {
-            "gen_ai.request.model": self._model_name(),
-            "gen_ai.response.finish_reasons": [turn.finish],
-            **_tokens(usage),
-            "gen_ai.usage.cache_read.input_tokens": usage.cached,
-            "tool_result_tokens": self._result_tokens,
-        }
-        attempts = sent - self._requests
-        self._record("chat", attributes, duration_s=seconds, status="ok", attempts=attempts)
-        self._requests, self._result_tokens = sent, 0
-
-    def _call(self, call: ToolCall, result: ToolResult, seconds: float | None) -> None:
-        attempts = self._failures.get(call.name, 0) + 1
-        self._failures[call.name] = attempts if result.is_error else 0
-        wide = sum(char >= "\u2e80" for char in result.text)
-        self._result_tokens += round(0.6 * wide + (len(result.text) - wide) / 4)
-        shown = {
-            "gen_ai.tool.call.arguments": arguments_object(call.arguments),
-            "gen_ai.tool.call.result": result.text,
-        }
-        attributes = {
-            "gen_ai.tool.name": call.name,
-            "gen_ai.tool.call.id": call.id,
-            "gen_ai.tool.type": "function",
-            "error.type": result.status if result.is_error else None,
-            **(_without_secrets(shown) if self._arguments else {}),
-        }
-        ours = {"duration_s": seconds, "status": result.status, "attempts": attempts}
-        self._record("execute_tool", attributes, **ours)
+                self._record("invoke_agent", usage, {"status": reason, "turns": turns})
 
     def failed(self, error: BaseException) -> None:
         """Write that the run ended without an answer."""
-        attributes = {
-            "gen_ai.request.model": self._model_name(), "error.type": type(error).__name__,
-        }
-        self._record("chat", attributes, status="failed")
-
-    def _model_name(self) -> str | None:
-        settings = getattr(self._model, "settings", None)
-        return settings.model if settings else None
+        self._record("chat", None, {"status": "failed", "error.type": type(error).__name__})
 
 
 # --- a model for trying the command offline ---
 
 
-def _mock_sum(messages: list[dict]) -> Turn:
-    return Turn(f"（模拟模型）计算器给出：{last_result(messages)}")
-
-
-def _mock_hits(messages: list[dict]) -> Turn:
-    match last_result(messages):
-        case {"hits": [_, *_] as hits}:
-            found = "；".join(f"{hit['section']} {hit['title']}" for hit in hits)
-            return Turn(f"（模拟模型）讲义里相关的有：{found}")
-        case other:
-            return Turn(f"（模拟模型）没有查到。工具说：{show(other)}")
-
-
 def mock_model(question: str) -> MockLLM:
     """A scripted model for any question: it calculates what looks like a sum, else searches."""
-    sums = re.findall(r"[\d(][\d.()\s+*/%-]*[\d)]", question.replace("×", "*").replace("÷", "/"))
-    expression = next((text for text in sums if re.search(r"[+*/%-]", text)), "")
-    if expression:
-        return MockLLM([calling(("calculator", {"expression": expression})), _mock_sum])
-    return MockLLM([calling(("search_notes", {"query": question[:200], "top_k": 3})), _mock_hits])
+    plain = question[:200].replace("×", "*").replace("÷", "/")
+    if found := re.search(r"[\d(][\d.()\s]*[+*/%-][\d.()\s+*/%-]*[\d)]", plain):
+        call = "calculator", {"expression": found[0]}
+        return MockLLM([calling(call), _answering("（模拟模型）计算器给出：{0}")])
+    call = "search_notes", {"query": question[:200], "top_k": 3}
+    answer = "（模拟模型）最相关的一节是 {0[hits][0][section]} {0[hits][0][title]}"
+    return MockLLM([calling(call), _answering(answer)])
 
 
 # What a learner sees of MCP: the lecture's session, message by message, then the same work without
@@ -9550,102 +9504,52 @@ def mock_model(question: str) -> MockLLM:
 MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
 MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
 
-
-class McpStep(NamedTuple):
-    """Something the client does, and a remark for each message that this puts on the wire."""
-
-    act: Callable[[McpClient], object]
-    remarks: tuple[str, ...]
-
-
-class McpSession(NamedTuple):
-    """A walk through one revision of the protocol."""
-
-    revision: str
-    title: str
-    lesson: str
-    steps: tuple[McpStep, ...]
-
-
-class McpMessage(NamedTuple):
-    """A message that went over the wire: "→" sent, "←" received, "!" a line that is no message."""
-
-    direction: str
-    item: object
-    remark: str = ""
-
-
-def _same_steps(*remarks: tuple[str, str]) -> Iterator[McpStep]:
-    """The same four requests in each session; a remark for the request and one for the reply."""
-    attack = {"expression": "__import__('os').system('ls')"}
-    acts = (
-        McpClient.tools,
-        lambda client: client.call_tool("kv_cache_gib", KV_ARGUMENTS),
-        lambda client: client.call_tool("calculator", attack),
-        lambda client: client.call_tool("format_disk", {}),
-    )
-    return map(McpStep, acts, remarks)
-
-
+# The work of both sessions: method of McpClient and its arguments.
+MCP_WORK = (
+    ("connect",),
+    ("tools",),
+    ("call_tool", "kv_cache_gib", KV_ARGUMENTS),
+    ("call_tool", "calculator", {"expression": "__import__('os').system('ls')"}),
+    ("call_tool", "format_disk", {}),
+)
+# revision, title, lesson, a method that it lacks, and a remark on every message
 MCP_SESSIONS = (
-    McpSession(
+    (
         "2025-06-18", "第一段  2025-06-18：先握手，再干活",
         "课上讲的会话。主机把服务器当子进程启动，一行一条 JSON：→ 写进它的标准输入，"
         "← 从它的标准输出读到。请求有 id，一定有一个同 id 的答复；通知没有 id，也没有答复。",
-        (
-            McpStep(McpClient.connect, (
-                "打招呼：报上协议版本、自己的能力和名字",
-                "服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解",
-                "握手完成。这是通知：没有 id，没有答复",
-            )),
-            *_same_steps(
-                (
-                    "有哪些工具？",
-                    "每个工具的 inputSchema 由主机转给模型："
-                    "OpenAI 叫 parameters，Anthropic 叫 input_schema",
-                ),
-                (
-                    "模型说要调用工具，主机替它发出 tools/call",
-                    "content 是给模型读的文字；structuredContent 是同一个结果，给程序用",
-                ),
-                (
-                    "有人想借计算器执行命令",
-                    "第一种错：工具说不行。这是正常的 result，isError 为 true，"
-                    "原因交给模型读，模型可以改了再来",
-                ),
-                (
-                    "调用一个不存在的工具",
-                    "第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型",
-                ),
-            ),
-            McpStep(lambda client: client.request("tools/destroy"), (
-                "调用一个不存在的方法", "也是第二种错，只是代码不同：没有这个方法是 -32601",
-            )),
-        ),
+        "tools/destroy", """
+打招呼：报上协议版本、自己的能力和名字
+服务器同意这个版本，报上能力、名字和使用说明；之后的消息都按这个版本理解
+握手完成。这是通知：没有 id，没有答复
+有哪些工具？
+每个工具的 inputSchema 由主机转给模型：OpenAI 叫 parameters，Anthropic 叫 input_schema
+模型说要调用工具，主机替它发出 tools/call
+content 是给模型读的文字；structuredContent 是同一个结果，给程序用
+有人想借计算器执行命令
+第一种错：工具说不行。这是正常的 result，isError 为 true，原因交给模型读，模型可以改了再来
+调用一个不存在的工具
+第二种错：请求本身不对。这是 JSON-RPC 的 error，只有程序能改，不交给模型
+调用一个不存在的方法
+也是第二种错，只是代码不同：没有这个方法是 -32601""",
     ),
-    McpSession(
+    (
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
         "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
         "服务器不用记住前面说过什么。",
-        (
-            McpStep(McpClient.connect, (
-                "先问一句服务器会什么；不问也行，直接 tools/list 一样有答复",
-                "supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28",
-            )),
-            *_same_steps(
-                (
-                    "请求里多了 _meta，其余和第一段一样",
-                    "结果多了 resultType（complete 是办完了）；"
-                    "列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用",
-                ),
-                ("同样只多了 _meta", "多了 resultType 和 _meta，内容一个字都没有变"),
-                ("还是那条命令", "第一种错没有变：办完了，但工具说不行"),
-                ("还是那个工具", "第二种错也没有变；error 里没有 resultType"),
-            ),
-            McpStep(lambda client: client.request("ping"), (
-                "ping 在这一版里取消了", "所以它和别的不认识的方法一样，是 -32601",
-            )),
-        ),
+        "ping", """
+先问一句服务器会什么；不问也行，直接 tools/list 一样有答复
+supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28
+请求里多了 _meta，其余和第一段一样
+结果多了 resultType（complete 是办完了）；列表还有 ttlMs 和 cacheScope：能缓存多久、给谁用
+同样只多了 _meta
+多了 resultType 和 _meta，内容一个字都没有变
+还是那条命令
+第一种错没有变：办完了，但工具说不行
+还是那个工具
+第二种错也没有变；error 里没有 resultType
+ping 在这一版里取消了
+所以它和别的不认识的方法一样，是 -32601""",
     ),
 )
 MCP_DIFFERENCES = (
@@ -9661,126 +9565,55 @@ MCP_DIFFERENCES = (
 def our_server(args) -> list[str]:
     """The command that starts this file as a server, with the tools and notes of these flags."""
     command = [sys.executable, os.path.abspath(__file__), "--mcp-server"]
-    for path in getattr(args, "tools", None) or ():
+    for path in args.tools or ():
         command += ["--tools", os.path.abspath(path)]
-    if getattr(args, "notes", None):
+    if args.notes:
         command += ["--notes", os.path.abspath(args.notes)]
     return command
 
 
+Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, item, remark)
+
+
 def _traced(
-    steps: Iterable[McpStep], client: McpClient, trace: list[tuple[str, object]],
-) -> Iterator[McpMessage]:
-    """The messages of each step; an error reply is one of them and no reason to stop."""
-    for step in steps:
-        remarks = itertools.chain(step.remarks, itertools.repeat(""))
-        try:
-            with contextlib.suppress(RpcError):
-                step.act(client)
-        finally:  # the last messages before a server fails say most
-            while trace:
-                direction, item = trace.pop(0)
-                yield McpMessage(direction, item, "" if direction == "!" else next(remarks))
+    trace: list[tuple], act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
+) -> Any:
+    """Do it and yield the messages of it; returns what came out, None for an error reply.
 
-
-def mcp_sessions(command: Sequence[str]) -> Iterator[McpSession | McpMessage | ToolRegistry]:
-    """Both sessions with one server process, each headed by its McpSession; last its tools.
-
-    While the caller uses those tools the messages go on: they come after the registry.
+    A message is "→" sent or "←" received; "!" is a line that is none.
     """
-    trace: list[tuple[str, object]] = []
+    try:
+        with contextlib.suppress(RpcError):
+            return act(*arguments)
+    finally:  # the last messages before a server fails say most
+        while trace:
+            yield *trace.pop(0), next(remarks, "")
+
+
+def mcp_demo(command: Sequence[str], style: Style) -> Traced:
+    """Two sessions with one server process, then the loop of scenario 1 with its tools."""
+    trace: list[tuple] = []
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
-        for session in MCP_SESSIONS:
-            yield session
-            client = McpClient(server.send, revision=session.revision)
-            yield from _traced(session.steps, client, trace)
+        for revision, title, lesson, missing, text in MCP_SESSIONS:
+            yield from chapter(title, (lesson, ""), style)
+            client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
+            for act, *arguments in (*MCP_WORK, ("request", missing)):
+                yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
         tools = client.tools()
         trace.clear()
-        yield tools
-        yield from (McpMessage(*message) for message in trace)
-
-
-def _mcp_kind(item: object) -> str:
-    match item:
-        case {"method": method, "id": id}:
-            return f"请求 {method}  id={show(id)}"
-        case {"method": method}:
-            return f"通知 {method}"
-        case {"error": {"code": code}, **rest}:
-            return f"error {code}  id={show(rest.get('id'))}"
-        case {"result": {"isError": True}, "id": id}:
-            return f"result（isError）  id={show(id)}"
-        case {"result": _, "id": id}:
-            return f"result  id={show(id)}"
-    return "不是消息的一行"
-
-
-def _abridged(value: object) -> object:
-    """The value with long texts cut and lists shown by their first entry."""
-    match value:
-        case str() if len(value) > MCP_TEXT:
-            return value[:MCP_TEXT] + "…"
-        case [dict() as first, _, *_]:
-            return [_abridged(first), f"…… 还有 {len(value) - 1} 个"]
-        case list():
-            return [_abridged(item) for item in value]
-        case dict():
-            return {key: _abridged(item) for key, item in value.items()}
-    return value
-
-
-def mcp_message_lines(message: McpMessage, style: Style) -> list[str]:
-    """One message: direction, what kind it is, the remark, and the JSON itself."""
-    lines = [f"{message.direction} {style.paint(_mcp_kind(message.item), 'title')}"]
-    if message.remark:
-        lines += [style.paint("  " + line, "dim") for line in wrap(message.remark, style.width - 2)]
-    value = json_value(message.item)
-    text = message.item if isinstance(message.item, str) else json_text(value)
-    if len(text) > MCP_SHOWN:
-        notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
-        text = json_text(_abridged(value)) + notice
-    return lines + ["  " + line for line in wrap(text, style.width - 2)] + [""]
-
-
-def mcp_message_json(message: McpMessage) -> str:
-    """One line of a trace."""
-    return json_text({"direction": message.direction, "message": json_value(message.item)})
-
-
-def _chapter(title: str, lesson: str, style: Style) -> list[str]:
-    return [heading(title, style), *wrap(lesson, style.width), ""]
-
-
-def mcp_demo_text(command: Sequence[str], style: Style) -> Iterator[str]:
-    """The lines of the demo: two sessions, then the loop of scenario 1 with the server's tools."""
-    for item in mcp_sessions(command):
-        if isinstance(item, McpSession):
-            yield from _chapter(item.title, item.lesson, style)
-        elif isinstance(item, McpMessage):
-            yield from mcp_message_lines(item, style)
-        else:
-            yield "两代的差别"
-            for line in table(MCP_DIFFERENCES):
-                yield from wrap(f"  {line}", style.width)
-            yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。"
-            yield ""
-            lesson = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
-            yield from _chapter("第三段  模型通过 MCP 用工具", lesson, style)
-            yield from demo_text(1, item, style)
-            yield from ("", "这一次调用在管道上是这两条消息：", "")
+        yield "两代的差别"
+        for line in table(MCP_DIFFERENCES):
+            yield from wrap(f"  {line}", style.width)
+        yield "同一台服务器同时会两代：每条消息自己说明是哪一代，不用先选定。\n"
+        lesson = "场景 1 原样再来一遍：循环没有变，只是工具在另一个进程里。"
+        yield from chapter("第三段  模型通过 MCP 用工具", (lesson, ""), style)
+        yield from demo_text(1, tools, style)
+        yield "\n这一次调用在管道上是这两条消息：\n"
+        yield from _traced(trace, bool)
     yield from wrap(
         "主机和工具之间是 MCP，主机和模型之间是 function calling：各管一段，互不代替。",
         style.width,
     )
-
-
-def mcp_demo_json(command: Sequence[str]) -> Iterator[str]:
-    """The same as a trace: one JSON object per line, {"direction", "message"}."""
-    for item in mcp_sessions(command):
-        if isinstance(item, McpMessage):
-            yield mcp_message_json(item)
-        elif isinstance(item, ToolRegistry):  # its messages follow
-            play(SCENARIOS[0], item)
 
 
 # ── Somebody else's server ──
@@ -9793,43 +9626,88 @@ _OFFERS = (  # capability, method, key of its result, what to call it
 )
 
 
-def _offered(client: McpClient, *, method: str, key: str, label: str) -> Iterator[str]:
-    entries = client.pages(method, key)
-    yield f"{label} {len(entries)} 个"
-    for entry in entries:
-        name = entry.get("name") or entry.get("uri") or entry.get("uriTemplate")
-        about = str(entry.get("description") or entry.get("title") or "").strip().split("\n")[0]
-        yield f"  {name}  {about}".rstrip()
+def _entry_line(entry: dict) -> str:
+    name = entry.get("name") or entry.get("uri")
+    about = str(entry.get("description") or entry.get("title") or "").strip()
+    return f"  {name}  {about}".partition("\n")[0]
 
 
-def mcp_visit(command: Sequence[str]) -> Iterator[McpMessage | str]:
+def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
-    trace: list[tuple[str, object]] = []
-    offers: list[str] = []
+    trace: list[tuple] = []
+    yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
-        yield from _traced([McpStep(McpClient.connect, ())], client, trace)
+        yield from _traced(trace, client.connect)
         if not client.revision:
             raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
+        about = client.server
+        summary = [
+            f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
+            f"协议版本：{client.revision}",
+        ]
         for capability, method, key, label in _OFFERS:
             if capability in client.capabilities:
-                ask = functools.partial(_offered, method=method, key=key, label=label)
-                step = McpStep(lambda client, ask=ask: offers.extend(ask(client)), ())
-                yield from _traced([step], client, trace)
-        name, version = client.server.get("name", "没有报名字"), client.server.get("version", "")
-        yield f"服务器：{name} {version}".rstrip()
-        yield f"协议版本：{client.revision}"
-        yield from offers
+                entries = (yield from _traced(trace, client.pages, method, key)) or ()
+                summary.append(f"{label} {len(entries)} 个")
+                summary += map(_entry_line, entries)
+        yield from wrap("\n".join(summary), style.width)
 
 
-def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
-    """The lines of `--mcp-demo -- COMMAND …`."""
-    yield heading(" ".join(command), style)
-    for item in mcp_visit(command):
-        if isinstance(item, McpMessage):
-            yield from mcp_message_lines(item, style)
-        else:
-            yield from wrap(item, style.width)
+# ── Messages of either on screen, or as a trace ──
+
+
+def _mcp_kind(item: object) -> str:
+    match item:
+        case {"method": method}:
+            kind = f"请求 {method}" if "id" in item else f"通知 {method}"
+        case {"error": {"code": code}}:
+            kind = f"error {code}"
+        case {"result": {"isError": True}}:
+            kind = "result（isError）"
+        case {"result": _}:
+            kind = "result"
+        case _:
+            return "不是消息的一行"
+    return f"{kind}  id={show(item['id'])}" if "id" in item else kind
+
+
+def _abridged(value: object) -> object:
+    """The value with long texts cut and lists shown by their first entry."""
+    match value:
+        case str() if len(value) > MCP_TEXT:
+            return value[:MCP_TEXT] + "…"
+        case [first, *rest]:
+            return [_abridged(first), *([f"…… 还有 {len(rest)} 个"] if rest else [])]
+        case dict():
+            return {key: _abridged(item) for key, item in value.items()}
+    return value
+
+
+def mcp_text(items: Traced, style: Style) -> Iterator[str]:
+    """Lines for the screen; of a message its direction, kind, remark, and the JSON itself."""
+    for item in items:
+        if isinstance(item, str):
+            yield item
+            continue
+        direction, message, remark = item
+        yield f"{direction} {style.paint(_mcp_kind(message), 'title')}"
+        for line in wrap(remark, style.width - 2) if remark else ():
+            yield style.paint(f"  {line}", "dim")
+        text = json_text(json_value(message))
+        if len(text) > MCP_SHOWN:
+            notice = f"（共 {len(text)} 个字符，这里只写出一部分；加 --json 看全文）"
+            text = json_text(json_value(_abridged(message))) + notice
+        for line in wrap(text, style.width - 2):
+            yield f"  {line}"
+        yield ""
+
+
+def mcp_trace(items: Traced) -> Iterator[str]:
+    """The messages alone, one JSON object per line: {"direction", "message"}."""
+    for item in items:
+        if not isinstance(item, str):
+            yield json_text({"direction": item[0], "message": json_value(item[1])})
 
 
 # ── Examining a server ──
@@ -10578,6 +10456,8 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
         except ToolError as error:  # nothing to read in it
             raise UsageError(f"--notes {said(args.notes)}：{error}") from error
     registry = built_in_tools(notes)
+    if own_notes(args):
+        registry = ToolRegistry(map(tool_for_own_notes, registry))
     if args.tools and sys.stdout is not sys.stderr:  # as the server has it
         sys.stdout = _OwnStdout()
     for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
@@ -10685,6 +10565,8 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
         notes = chosen_notes(args)
         server = McpServer(chosen_tools(args, notes), notes)
         server.instructions = OWN_INSTRUCTIONS if args.notes or args.tools else INSTRUCTIONS
+        if own_notes(args):
+            server.info["title"] = for_own_notes(SERVER_TITLE)
         return server
 
     mcp_serve(make_server)
@@ -10692,12 +10574,8 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
 
 def run_mcp_demo(args, style: Style) -> Iterator[str]:
     """--mcp-demo: every message of a session with our own server, or with the one after `--`."""
-    if args.rest and args.json:
-        messages = (item for item in mcp_visit(args.rest) if isinstance(item, McpMessage))
-        return map(mcp_message_json, messages)
-    if args.rest:
-        return mcp_visit_text(args.rest, style)
-    return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
+    items = mcp_visit(args.rest, style) if args.rest else mcp_demo(our_server(args), style)
+    return mcp_trace(items) if args.json else mcp_text(items, style)
 
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
@@ -10896,9 +10774,8 @@ def run_ask(args, style: Style) -> Iterator[str]:
     choice = _wanted_choice(args.tool_choice, tools)
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
-    messages = opening(question)
-    if args.system is not None:
-        messages[0]["content"] = args.system
+    system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT
+    messages = opening(question, system if args.system is None else args.system)
     trace = args.trace and Trace(
         _trace_writer(args.trace, screen), model, provider=args.backend, arguments=args.trace_args,
         now=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -121,7 +121,7 @@ def main(rounds):
         official.write_text(OFFICIAL, "utf-8")
         commands = {
             "bare": [sys.executable, str(bare)],
-            "ours": m.our_server(None),
+            "ours": [sys.executable, m.__file__, "--mcp-server"],
             "cached": [sys.executable, "-m", "w4d3_tools_mcp", "--mcp-server"],
         }
         if python := official_python():

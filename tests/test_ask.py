@@ -185,6 +185,15 @@ def test_no_stream_and_system():
         assert "stream" not in body and body["messages"][0]["content"] == "只说数字"
 
 
+def test_a_model_is_not_told_that_a_users_notes_are_the_course(tmp_path):
+    (tmp_path / "a.md").write_text("# 甲\n\n乙\n", "utf-8")
+    for flags, words in (([], 3), (["--notes", str(tmp_path)], 0)):
+        with FakeServer(ANSWERS) as server:
+            assert ask("--base-url", server.url, "--model", "m", *flags).stdout == b"395\n"
+            sent = json.dumps(server.bodies()[0], ensure_ascii=False)
+        assert sum(word in sent for word in ("讲义", "CME295", "Week 1")) == words
+
+
 def test_user_tools_are_offered_and_run(tmp_path):
     tools = tmp_path / "mine.py"
     tools.write_text(

@@ -167,6 +167,22 @@ def test_a_server_of_own_notes_or_tools_does_not_say_they_are_the_course(own):
             assert m.McpClient(server.send).connect().instructions == said
 
 
+def said_of_itself(*options):
+    """Every text of a server that a model or a person reads before anything is called."""
+    with m.StdioServer([sys.executable, m.__file__, "--mcp-server", *options]) as server:
+        client = m.McpClient(server.send).connect()
+        return json.dumps([client.server, client.request("tools/list")], ensure_ascii=False)
+
+
+@pytest.mark.parametrize("word", ["讲义", "Week 1", "week1"])
+def test_tools_that_read_a_users_notes_do_not_say_they_are_the_course(tmp_path, word):
+    (tmp_path / "a.md").write_text("# 甲\n\n乙\n", "utf-8")
+    assert word in said_of_itself()
+    assert said_of_itself("--notes", m.NOTES_FOLDER) == said_of_itself()
+    assert word not in said_of_itself("--notes", str(tmp_path))
+    assert "笔记" in said_of_itself("--notes", str(tmp_path))
+
+
 def started(command, folder, **variables):
     """What a server that a host starts in that folder says of itself and its notes."""
     messages = (

@@ -1,10 +1,24 @@
 """§19: columns, wrapping and tables with Chinese text."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from w4d3_tools_mcp import Style, columns, heading, message_lines, pad, table, wrap
+import w4d3_tools_mcp
+from w4d3_tools_mcp import (
+    Style,
+    chapter,
+    columns,
+    heading,
+    message_lines,
+    pad,
+    said,
+    shortened,
+    table,
+    wrap,
+)
 
 mixed = st.text(alphabet="ab 中文，。（）“”…-1 \n", max_size=120)
 
@@ -52,6 +66,51 @@ def test_words_are_not_broken_when_they_fit():
 
 def test_a_long_word_is_chopped():
     assert wrap("x" * 10, 4) == ["xxxx", "xxxx", "xx"]
+
+
+@pytest.mark.parametrize(
+    "text, width, lines",
+    [
+        ("中文  ，中文", 6, ["中", "文  ，", "中文"]),  # a mark stays with its word over any blank
+        ("ab     cd", 6, ["ab", "cd"]),  # blanks between two lines are gone
+        ("  ab cd", 5, ["  ab", "cd"]),  # those in front are an indent
+        ("a xxxxxx", 4, ["a xx", "xxxx"]),  # what fits nowhere begins at once
+        ('["甲乙", "c"]', 6, ['["甲', '乙",', '"c"]']),
+        ("他说“好”。", 8, ["他说", "“好”。"]),
+        ("𠀀𠀁𠀂", 4, ["𠀀𠀁", "𠀂"]),  # rare 汉字
+        ("", 5, [""]),
+        ("a\n\nb", 5, ["a", "", "b"]),
+    ],
+)
+def test_where_a_line_ends(text, width, lines):
+    assert wrap(text, width) == lines
+
+
+@pytest.mark.parametrize("text", ["x" * 20_000, "（" * 20_000, " " * 20_000 + "，", '中"' * 10_000])
+def test_wrapping_a_long_line_takes_no_time_to_speak_of(text):
+    assert "".join("".join(wrap(text, 40)).split()) == text.strip()
+
+
+@given(mixed, st.integers(0, 60))
+def test_a_shortened_text_fits_and_says_that_more_is_missing(text, width):
+    short = shortened(text, width)
+    assert short == text or columns(short) <= width + 3 and short.endswith(" ……")
+    assert (short == text) is (columns(text) <= width)
+
+
+def test_what_somebody_wrote_becomes_one_line_that_does_nothing():
+    assert said("a\n\x1b[2J  b") == "a \\u001b[2J b" and len(said("x" * 5000)) < 90
+
+
+def test_a_chapter_fits_the_screen_but_for_its_title():
+    title, *lines = chapter("题", ("中文" * 20, "", "b"), Style(30))
+    assert "题" in title and lines[-2:] == ["", "b"] and max(map(columns, lines)) <= 30
+
+
+def test_the_patterns_of_the_screen_are_no_work_at_import():
+    values = vars(w4d3_tools_mcp).values()
+    patterns = [str(value.pattern) for value in values if isinstance(value, re.Pattern)]
+    assert not [pattern for pattern in patterns if "《" in pattern or "\x1b" in pattern]
 
 
 def test_table_aligns_chinese_and_numbers():
