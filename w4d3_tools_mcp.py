@@ -5973,6 +5973,7 @@ class AnthropicFold(_Fold):
 CALLS_PER_TURN = 32  # a runaway model can write thousands of calls in one answer
 PARALLEL = 8  # tools running at the same time
 SLICE = 0.5  # seconds of one wait; Windows notices Ctrl-C only between two waits
+PAUSE = 5.0  # seconds; when a slice takes longer, the whole machine stood still, tools too
 
 INTERRUPTED = "用户中断，没有等到这次调用的结果；它如果已经开始执行，操作可能已经发生。"
 REPEATED = "（这是同样的调用第二次，结果与上次相同：请直接用它回答，不要再调用。）"
@@ -6121,11 +6122,17 @@ class _Job:
                 self.result, self.seconds = result, seconds
                 self.done.set()
 
-    def wait(self, begin: float) -> None:
-        """Return when it has a result; when its time is up, counted from `begin`, that is it."""
-        end = begin + (self.limit or math.inf)
-        while not self.done.wait(max(0.0, min(SLICE, end - time.monotonic()))):
-            if time.monotonic() < end:
+    def wait(self, begin: float) -> float:
+        """Return when it has a result; when its time is up, counted from `begin`, that is it.
+
+        Returns `begin`, later by what the machine stood still meanwhile.
+        """
+        limit, before = self.limit or math.inf, time.monotonic()
+        while not self.done.wait(max(0.0, min(SLICE, begin + limit - before))):
+            after = time.monotonic()
+            begin += after - before if after - before > PAUSE else 0.0
+            before = after
+            if after - begin < limit:
                 continue
             with self._lock:
                 then = "可以换个参数再试，或如实告诉用户。"
@@ -6135,6 +6142,7 @@ class _Job:
                     then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
                 text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
                 self.finish(ToolResult(text, "timed_out"), self.limit)
+        return begin
 
     def work(self, tools: ToolRegistry, characters: int | None, slots, clock) -> None:
         """Run the tool, unless time ran out or the user left while this waited for a slot."""
@@ -6276,7 +6284,7 @@ def run_tool_loop(
             started = time.monotonic()
             _start(waiting, tools, limits.characters, clock)
             for job in jobs:
-                job.wait(started)
+                started = job.wait(started)
                 yield CallFinished(job.call, job.result, job.seconds)
         finally:
             for job in jobs:
@@ -7843,6 +7851,9 @@ def _events(chunks: Iterable[bytes]) -> Iterator[object]:
             yield json.loads(data)
 
 
+_WEB_PAGE = "收到的是网页"  # instead of an API: most often the path is wrong
+
+
 def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
     """Every JSON object of a reply: server-sent events, NDJSON, or one document.
 
@@ -7854,7 +7865,7 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
         start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     chunks = itertools.chain([head], chunks)
     if start == b"<":
-        raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
+        raise HttpError(200, f"{_WEB_PAGE}（{read_error(b''.join(chunks))[0]}），不是 API")
     read = _whole_or_lines if start in (b"{", b"[") else _events
     try:
         for value in read(chunks):
@@ -8012,7 +8023,7 @@ _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
     ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
@@ -8347,7 +8358,8 @@ class OpenAICompatLLM(HttpModel):
     fold = OpenAIFold
 
     def mended(self, failure: HttpError, body: dict) -> bool:
-        wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text
+        words = f"Unexpected endpoint|{_WEB_PAGE}"
+        wrong_path = failure.status in (404, 405) or re.search(words, failure.text)
         host = self.base_url.removesuffix("/api")  # right for Open WebUI, not for Ollama
         if wrong_path and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
             self.base_url = host + "/v1"

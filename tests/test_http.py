@@ -1548,12 +1548,31 @@ def test_https_on_a_plain_port_is_explained():
         assert "https" in Client(server, url=server.url.replace("http:", "https:")).fails()
 
 
-def test_a_web_page_instead_of_an_api_is_named():
+PAGES = {
+    "with a title": b"<!doctype html><title>Open WebUI</title>",
+    "after blanks": b"\r\n\xef\xbb\xbf <html><body>Open WebUI</body></html>",
+    "a comment first": b"<!-- made by x --><html><title>Open WebUI</title></html>",
+}
+
+
+@pytest.mark.parametrize("kind", ["OpenAICompatLLM", "AnthropicLLM", "GeminiLLM"])
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_a_web_page_instead_of_an_api_is_called_that_and_is_no_404(page, kind):
+    page = Reply(page, type="text/html")
+    with FakeServer(page, strict=False, get=page) as server:
+        client = Client(server, getattr(w, kind))
+        said = client.fails()
+        assert "Open WebUI" in said and "网页" in said and "--base-url" in said
+        assert "HTTP 404" not in said and server.requests[0][0] in said and client.slept == []
+        with pytest.raises(w.BackendError, match="网页"):
+            client.model.models()
+
+
+def test_a_web_page_at_a_bare_address_is_asked_again_below_v1():
     page = Reply(b"<!doctype html><title>Open WebUI</title>", type="text/html")
     with FakeServer(page, ANSWERS) as server:
-        assert Client(server, url=server.origin).run()[0].text == "395"
-    with FakeServer(page) as server:
-        assert "Open WebUI" in Client(server).fails()
+        client = Client(server, url=server.origin)
+        assert client.run()[0].text == "395" and "/v1" in client.told[0]
 
 
 HOSTILE = [
