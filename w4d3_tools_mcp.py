@@ -5963,7 +5963,7 @@ class AnthropicFold(_Fold):
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 12  循环 Loop      uses §1, §3, §4 · threads, no print
+# § 12  循环 Loop      uses §1, §4, §9, §10 · threads, no print
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # ask the model → run what it calls → hand the results back → ask again, until it answers in text.
 # The loop yields events and prints nothing. Whatever happens (limit, time-out, Ctrl-C), every call
@@ -6038,52 +6038,51 @@ STOP_REASONS = {
 Event = ModelAsked | ModelAnswered | CallStarted | CallFinished | Finished
 
 
-def _argument_text(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json_text(json_value(arguments))
+def _text_of(value: object) -> str:
+    """A string as UTF-8 can hold it, anything else as JSON."""
+    return _whole(value) if isinstance(value, str) else json_text(json_value(value))
 
 
 def _wire_call(call: ToolCall) -> dict:
-    function = {"name": call.name, "arguments": _argument_text(call.arguments)}
+    function = {"name": call.name, "arguments": _text_of(call.arguments)}
     own = {"id": call.id, "type": "function", "function": function}
-    return {**own, **(call.extra or {}), **own}  # unknown keys may not replace known ones
+    return own | (call.extra or {}) | own  # unknown keys may not replace known ones
 
 
 def assistant_message(turn: Turn) -> dict:
     """The OpenAI assistant message of a turn; arguments become a JSON string again."""
     calls = [_wire_call(call) for call in turn.calls]
     own = {"role": "assistant", "content": turn.text, "tool_calls": calls}
-    message = {**own, **(turn.extra or {}), **own}
-    if not calls:
-        del message["tool_calls"]
-    return message
+    message = own | (turn.extra or {}) | own
+    return message if calls else _without(message, "tool_calls")
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
     """The OpenAI tool message that answers `call`; `is_error` is for vendors that ask for it."""
-    message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
-    return {**message, "is_error": True} if result.is_error else message
+    return _tool_message(call.id, result.text, result.is_error)
 
 
-def _sound_call(call: ToolCall, used: set[str]) -> ToolCall:
-    names = (text if isinstance(text, str) else show(text) for text in (call.id, call.name))
-    id, name, arguments = map(_whole, (*names, _argument_text(call.arguments)))
-    fresh = (f"call{number:05}" for number in itertools.count(len(used)))
-    id = next(id for id in itertools.chain([id], fresh) if id.strip() and id not in used)
-    used.add(id)
+def call_ids(messages: Iterable[dict]) -> set[str]:
+    """The ids of all calls in a history."""
+    return {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+
+
+def _sound_call(call: ToolCall) -> ToolCall:
+    id, name, arguments = map(_text_of, call[:3])
     extra = call.extra and json_value(dict(call.extra))
     return ToolCall(id, name if name.strip() else "unnamed", arguments, extra)
 
 
-def _sound_turn(turn: Turn, used: set[str]) -> Turn:
+def _sound_turn(turn: Turn, used_ids: Iterable[str]) -> Turn:
     """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens.
 
-    Servers refuse a history that holds an id twice: one that is blank or in `used` is replaced.
+    Servers refuse a history that holds an id twice: one that is blank or in use is replaced.
     """
     try:
         text, finish, reasoning = (
             _whole(said or "") for said in (turn.text, turn.finish or "stop", turn.reasoning)
         )
-        calls = tuple(_sound_call(call, used) for call in turn.calls or ())
+        calls = with_ids(map(_sound_call, turn.calls or ()), used_ids)
         usage = turn.usage and Usage(*(n if type(n) is int and n > 0 else 0 for n in turn.usage))
         extra = turn.extra and json_value(dict(turn.extra))
         return Turn(text, calls, finish, usage, reasoning, extra)
@@ -6093,11 +6092,14 @@ def _sound_turn(turn: Turn, used: set[str]) -> Turn:
 
 def call_key(call: ToolCall) -> tuple[str, str]:
     """Name and canonical arguments: equal for calls that ask for the same thing."""
-    try:
-        arguments = json_value(parse_arguments(call.arguments))
-    except ArgumentsError:
-        arguments = str(call.arguments)
-    return str(call.name), json.dumps(arguments, sort_keys=True)
+    return str(call.name), json.dumps(json_value(_parsed(call.arguments)), sort_keys=True)
+
+
+def _timed(clock: Callable | None, work: Callable, *args, **options) -> tuple[Any, float | None]:
+    """What the work returns, and the seconds it took by the clock, if there is one."""
+    begin = clock() if clock else 0.0
+    value = work(*args, **options)
+    return value, clock() - begin if clock else None
 
 
 _NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
@@ -6108,7 +6110,7 @@ class _Job:
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
         self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
-        self.limit = self.tool.seconds or limits.seconds
+        self.limit = self.tool.seconds or limits.seconds or math.inf
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
         self.outcome: ToolResult | None = None  # what the tool gave, even if too late
@@ -6127,22 +6129,24 @@ class _Job:
 
         Returns `begin`, later by what the machine stood still meanwhile.
         """
-        limit, before = self.limit or math.inf, time.monotonic()
-        while not self.done.wait(max(0.0, min(SLICE, begin + limit - before))):
+        before = time.monotonic()
+        while not self.done.wait(max(0.0, min(SLICE, begin + self.limit - before))):
             after = time.monotonic()
             begin += after - before if after - before > PAUSE else 0.0
             before = after
-            if after - begin < limit:
-                continue
-            with self._lock:
-                then = "可以换个参数再试，或如实告诉用户。"
-                if not self.started:
-                    then = "它还没有轮到，没有执行。"
-                elif self.tool.acts:
-                    then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
-                text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
-                self.finish(ToolResult(text, "timed_out"), self.limit)
+            if after - begin >= self.limit:
+                self._give_up()
         return begin
+
+    def _give_up(self) -> None:
+        with self._lock:
+            then = "可以换个参数再试，或如实告诉用户。"
+            if not self.started:
+                then = "它还没有轮到，没有执行。"
+            elif self.tool.acts:
+                then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
+            text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
+            self.finish(ToolResult(text, "timed_out"), self.limit)
 
     def work(self, tools: ToolRegistry, characters: int | None, slots, clock) -> None:
         """Run the tool, unless time ran out or the user left while this waited for a slot."""
@@ -6153,12 +6157,9 @@ class _Job:
                 return
             seconds = None
             try:
-                begin = clock() if clock else 0.0
-                self.outcome = tools.call(self.call, characters=characters)
-                seconds = clock() - begin if clock else None
+                self.outcome, seconds = _timed(clock, tools.call, self.call, characters=characters)
             except BaseException as error:  # a thread that dies would never finish
-                text = f"执行出错：{error_text(error)}"
-                self.outcome = self.outcome or ToolResult(text, "failed")
+                self.outcome = ToolResult(f"执行出错：{error_text(error)}", "failed")
             self.finish(self.outcome, seconds)
 
 
@@ -6170,16 +6171,16 @@ def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock)
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
     for job in jobs:
         slots = one_by_one if job.tool.acts else parallel
-        work = (contextvars.copy_context().run, job.work, tools, characters, slots, clock)
-        threading.Thread(target=work[0], args=work[1:], daemon=True).start()
+        args = (job.work, tools, characters, slots, clock)
+        threading.Thread(target=contextvars.copy_context().run, args=args, daemon=True).start()
 
 
 class _Memory:
     """What was called before: finds the model that asks the same thing turn after turn."""
 
     def __init__(self):
-        self.streak: dict[tuple[str, str], int] = {}  # in how many turns in a row
-        self.ran: list[_Job] = []
+        self.streak: dict[tuple, int] = {}  # in how many turns in a row
+        self.ran: dict[tuple, _Job] = {}  # the last of those that ask for the same thing
 
     def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
@@ -6189,11 +6190,11 @@ class _Memory:
 
     def answer(self, job: _Job) -> ToolResult | None:
         """The result of a call that must not run now, or need not run again."""
-        same_tool = [old for old in self.ran if old.call.name == job.call.name]
+        same_tool = [old for old in self.ran.values() if old.call.name == job.call.name]
         if job.tool.acts and any(old.outcome is None for old in same_tool):
             text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
             return ToolResult(text, "limited")
-        old = next((old for old in reversed(same_tool) if old.key == job.key), job)
+        old = self.ran.get(job.key, job)
         if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
             return None
         late = old.outcome is not old.result
@@ -6204,12 +6205,9 @@ class _Memory:
 
 def _cut_off(turn: Turn, index: int) -> bool:
     """True when the answer ended at the token limit inside this call, its last one."""
-    if turn.finish != "length" or index < len(turn.calls) - 1:
-        return False
-    try:
-        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
-    except ArgumentsError:
-        return True
+    last = turn.finish == "length" and index == len(turn.calls) - 1
+    arguments = _parsed(turn.calls[index].arguments)
+    return last and not (isinstance(arguments, dict) and arguments)  # {}: nothing arrived at all
 
 
 def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
@@ -6237,13 +6235,12 @@ def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve)
             job.finish(result)
 
 
-def _stop_reason(limits: Limits, number: int, usage: Usage, streak: int) -> str:
-    checks = (
-        ("same_call", limits.same_call, streak),
-        ("tokens", limits.tokens, usage.input + usage.output),
-        ("turns", limits.turns, number),
-    )
-    return next((name for name, limit, value in checks if limit and value >= limit), "")
+def _stop_reason(limits: Limits, **reached: int) -> str:
+    """The first of these limits that is reached, or ""."""
+    for name, value in reached.items():
+        if value >= (getattr(limits, name) or math.inf):
+            return name
+    return ""
 
 
 def run_tool_loop(
@@ -6260,23 +6257,21 @@ def run_tool_loop(
     """
     if faults := "；".join(filter(None, map(limit_fault, limits._fields, limits))):
         raise SchemaError(f"Limits：{faults}")
-    usage, memory, text = Usage(), _Memory(), ""
-    used = {call.get("id") for m in messages for call in m.get("tool_calls") or ()}
+    usage, memory, text, reason = Usage(), _Memory(), "", ""
     for number in itertools.count(1):
         yield ModelAsked(number)
-        begin = clock() if clock else 0.0
-        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta), used)
-        seconds = clock() - begin if clock else None
+        asked = (messages, tools.schemas(), tool_choice, on_delta)
+        turn, seconds = _timed(clock, model.chat, *asked)
+        turn = _sound_turn(turn, call_ids(messages))
         jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
         messages.extend([assistant_message(turn), *(job.message for job in jobs)])
         usage, text = usage.plus(turn.usage or Usage()), turn.text or text
         try:
             yield ModelAnswered(number, turn, seconds)
+            spent, streak = usage.input + usage.output, memory.count(jobs)
+            reason = _stop_reason(limits, same_call=streak, tokens=spent, turns=number)
             if not jobs:
                 reason = "length" if turn.finish == "length" else "answered"
-                yield Finished(text, reason, usage, number)
-                return
-            reason = _stop_reason(limits, number, usage, memory.count(jobs))
             _settle(jobs, turn, reason, memory, approve)
             waiting = [job for job in jobs if not job.done.is_set()]
             for job in waiting:
@@ -6290,7 +6285,7 @@ def run_tool_loop(
             for job in jobs:
                 job.finish(ToolResult(INTERRUPTED, "cancelled"))
                 job.message.update(tool_message(job.call, job.result))
-        memory.ran += [job for job in waiting if job.started]
+        memory.ran |= {job.key: job for job in waiting if job.started}
         if reason:
             yield Finished(text, reason, usage, number)
             return
