@@ -7447,13 +7447,12 @@ class Patience(NamedTuple):
 class HttpError(Exception):
     """A request that brought no whole answer. status 0: the connection or the stream broke.
 
-    text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
+    text: the server's words; value: the JSON they came in.
     """
 
-    def __init__(self, status: int, text: str, value=None, headers: Mapping = {}, turn=None):
+    def __init__(self, status: int, text: str, value: object = None, headers: Mapping = {}):
         super().__init__(text)
-        self.status, self.text, self.value = status, text, value
-        self.headers, self.turn = headers, turn
+        self.status, self.text, self.value, self.headers = status, text, value, headers
 
 
 # --- addresses ---
@@ -7494,16 +7493,14 @@ def repair_base_url(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    labels = host.removesuffix(".").split(".")
-    legal = all(0 < len(label) < 64 for label in labels) and not re.search(r"[\s\\]", host)
-    if not legal or parts.scheme not in ("http", "https"):
+    if not re.fullmatch(r"[^\s\\]+", host) or parts.scheme not in ("http", "https"):
         raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
     host = _ANY_ADDRESS.get(host, host)
     host = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     path = re.sub(_PASTED_PATH, "", re.sub("/+", "/", parts.path).rstrip("/"))
-    return f"{parts.scheme}://{host}{path}" + (f"?{parts.query}" if parts.query else "")
+    return parts._replace(netloc=host, path=path, fragment="").geturl()
 
 
 def ollama_base_url(text: str) -> str:
@@ -7512,9 +7509,8 @@ def ollama_base_url(text: str) -> str:
     >>> ollama_base_url("0.0.0.0"), ollama_base_url(":8000")
     ('http://127.0.0.1:11434/v1', 'http://127.0.0.1:8000/v1')
     """
-    text = text.strip()
     if "://" not in text:
-        host, colon, port = text.rpartition(":") if re.search(r":\d+/?$", text) else (text, "", "")
+        host, port = re.fullmatch(r"(?s)(.*?)(?::(\d+))?/?", text).groups()
         text = f"http://{host or '127.0.0.1'}:{port or 11434}"
     return repair_base_url(text).removesuffix("/v1") + "/v1"
 
@@ -7544,15 +7540,15 @@ def _sentence(value: object) -> str:
 
 def read_error(body: bytes) -> tuple[str, object]:
     """(sentence, JSON value or None) of an error body: JSON of any shape, HTML, text or nothing."""
-    text = body.decode("utf-8", "replace").strip()
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
-        words = _sentence(value) or (json_text(json_value(value)) if value else "")
-        return cut(" ".join(words.split()), 600), value
-    if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S):
-        text = title[1]
-    text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
-    return cut(" ".join(text.split()), 200), None
+    text, value, limit = body.decode("utf-8", "replace"), None, 200
+    try:
+        value, limit = json.loads(text), 600
+        text = _sentence(value) or (json_text(json_value(value)) if value else "")
+    except (ValueError, RecursionError):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
+        text = title[1] if title else text
+        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
+    return cut(" ".join(text.split()), limit), value
 
 
 def raise_error_object(value: dict) -> None:
@@ -7600,18 +7596,17 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
 
     `tries` have failed before this one. Sources: RFC 9110 10.2.3; the vendors' own clients.
     """
-    status, headers = failure.status, failure.headers
-    if status == 503 and "loading model" in failure.text.lower():  # llama-server while it starts
+    status, text = failure.status, failure.text
+    if status == 503 and "loading model" in text.lower():  # llama-server while it starts
         return min(15.0, 2.0**tries) if tries < LOADING_TRIES else None
-    most = 2 if status in (408, 409, 429) or 500 < status < 600 else 0
-    if status in (0, 500) or re.search(_UNREADABLE_CALL, failure.text):
+    most = 2 if status in (408, 409, 429) or status > 500 else 0
+    if status in (0, 500) or re.search(_UNREADABLE_CALL, text):
         most = 1
-    stop = headers.get("x-should-retry") == "false" or re.search(_HOPELESS, failure.text)
-    asked = retry_after(headers, now)
-    if tries >= most or stop or (asked or 0) > LONGEST_WAIT:
-        return None
-    jitter = 1 + os.urandom(1)[0] / 1024  # clients that failed together should not return together
-    return asked if asked is not None else 0.5 * 2**tries * jitter
+    wait = retry_after(failure.headers, now)
+    if wait is None:  # clients that failed together should not return together
+        wait = 0.5 * 2**tries * (1 + os.urandom(1)[0] / 1024)
+    hopeless = wait > LONGEST_WAIT or re.search(_HOPELESS, text)
+    return wait if tries < most and not hopeless else None
 
 
 _SERVERS = {  # by their usual port: the name, how to start it, how to give it a longer context
@@ -7645,7 +7640,6 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     import ssl
 
     host, url, proxy = host_of(url), url.partition("?")[0], re.sub("//[^/@]*@", "//", proxy)
-    way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
             starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
@@ -7653,18 +7647,17 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
             text = f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 "
             text += "--base-url；只想看看效果就用 --backend mock 提问"
         case socket.gaierror() | UnicodeError():
-            text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
+            text = f"找不到主机 {proxy or host}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
-            text = f"{host} 的证书不可信（自签的请设 SSL_CERT_FILE）：{error.verify_message}{way}"
+            text = f"{host} 的证书不可信：{error.verify_message}；自签的请设 SSL_CERT_FILE"
         case ssl.SSLError():
-            text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
-        case TimeoutError():
-            text = f"连接 {url} 超时{way}，请检查地址和网络"
+            text = f"和 {host} 不能建立加密连接；服务若不是 https，地址请以 http:// 开头"
         case OSError():
-            text = f"连不上 {url}：{error.strerror or error}{way}，请检查 --base-url"
+            text = f"连不上 {url}：{error.strerror or error}，请检查网络和 --base-url"
         case _:
-            text = f"{url} 回的不是 HTTP（{error_text(error)}）{way}，请检查 --base-url"
-    return BackendError(text)
+            text = f"{url} 回的不是 HTTP（{error_text(error)}），请检查 --base-url"
+    way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
+    return BackendError(text + way)
 
 
 # --- the transport ---
@@ -7744,65 +7737,17 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
     return connection, target, {}
 
 
-def _body_chunks(response) -> Iterator[bytes]:
-    """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
-    from http.client import HTTPException
-
-    with contextlib.suppress(OSError, HTTPException):
-        while data := response.read1(65536):
-            yield data
-
-
-def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
-    import zlib
-
-    decoder = None
-    for chunk in chunks:
-        unpacked = []
-        while chunk:
-            if decoder is None:  # "deflate" comes with or without zlib's header
-                bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
-                decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-            try:
-                unpacked.append(decoder.decompress(chunk))
-            except zlib.error:
-                raise HttpError(0, "服务器的压缩数据坏了") from None
-            packed = decoder.unused_data[:2] == b"\x1f\x8b"  # a second part, else padding
-            chunk, decoder = (decoder.unused_data, None) if packed else (b"", decoder)
-        yield b"".join(unpacked)
-
-
-def _plain_body(response) -> Iterator[bytes]:
-    """The chunks of a body, unpacked, as UTF-8, and not without end."""
-    chunks, total = _body_chunks(response), 0
-    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
-    if encoding != "identity":
-        chunks = _unpacked(chunks, encoding)
-    charset = response.headers.get_content_charset("utf-8")
-    if charset not in ("utf-8", "us-ascii", "iso-8859-1"):  # the last is most often not meant
-        with contextlib.suppress(LookupError):
-            codecs.lookup(charset)
-            chunks = codecs.iterencode(codecs.iterdecode(chunks, charset, "replace"), "utf-8")
-    for chunk in chunks:
-        total += len(chunk)
-        if total > LONGEST_REPLY:
-            raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
-        yield chunk
-
-
 @contextlib.contextmanager
-def http_exchange(
-    method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
-):
-    """Context with the response to one request. Raises BackendError and HttpError."""
+def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable):
+    """Context with the response to a POST of the body, or to a GET where that is None.
+
+    Raises BackendError and HttpError.
+    """
     from http.client import HTTPException
 
     proxy = _proxy_for(url)
     connection, target, extra = _connection(url, proxy, min(patience.connect, patience.whole))
-    sock = response = None
+    sock = None
     try:
         try:
             connection.connect()
@@ -7810,6 +7755,7 @@ def http_exchange(
             connection.sock = _TimedSocket(sock, patience, clock)
             # a server may refuse a long body before it has read it, and its answer says why
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                method = "GET" if body is None else "POST"
                 connection.request(method, target, body, {**headers, **extra})
             response = connection.getresponse()
         except (OSError, UnicodeError, HTTPException) as error:
@@ -7819,17 +7765,52 @@ def http_exchange(
             raise connection_problem(error, url, proxy) from error
         yield response
     finally:
-        for opened in filter(None, (response, sock, connection)):
-            opened.close()
+        connection.close()
+        if sock:
+            sock.close()
+
+
+def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
+    import zlib
+
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
+    decoder = None
+    for chunk in chunks:
+        if decoder is None:  # "deflate" comes with or without zlib's header
+            bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
+            decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+        try:
+            yield decoder.decompress(chunk)
+        except zlib.error:
+            raise HttpError(0, "服务器的压缩数据坏了") from None
+
+
+def _plain_body(response) -> Iterator[bytes]:
+    """The chunks of a body, unpacked. A broken connection just ends it: the fold sees that."""
+    from http.client import HTTPException
+
+    chunks, total = iter(functools.partial(response.read1, 65536), b""), 0
+    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
+    if encoding != "identity":
+        chunks = _unpacked(chunks, encoding)
+    with contextlib.suppress(OSError, HTTPException):
+        for chunk in chunks:
+            total += len(chunk)
+            if total > LONGEST_REPLY:
+                raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
+            yield chunk
 
 
 # --- the reply: bytes → JSON objects, whatever the framing ---
 
+_WEB_PAGE = "收到的是网页"  # instead of an API: most often the path is wrong
+
 
 def _whole_or_lines(chunks: Iterable[bytes]) -> list:
     """The JSON values of a body: one document, or one per line (NDJSON)."""
-    body = b"".join(chunks)
-    text = body.decode(json.detect_encoding(body), "replace")
+    text = b"".join(chunks).decode("utf-8-sig", "replace")
     try:
         return [json.loads(text)]
     except (ValueError, RecursionError):
@@ -7844,9 +7825,6 @@ def _events(chunks: Iterable[bytes]) -> Iterator[object]:
             return
         if data.strip() and not data.startswith(":"):
             yield json.loads(data)
-
-
-_WEB_PAGE = "收到的是网页"  # instead of an API: most often the path is wrong
 
 
 def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
@@ -7883,17 +7861,13 @@ class Question(NamedTuple):
 
     messages: list[dict]
     tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
-    tool_choice: str | dict = "auto"
+    choice: str | dict | None = None  # None is "auto": LM Studio refuses the very key
 
-    @property
-    def choice(self) -> str | dict | None:
-        """The choice, unless it is the default: LM Studio refuses the very key."""
-        return self.tool_choice if self.tools and self.tool_choice != "auto" else None
 
-    @property
-    def used_ids(self) -> set[str]:
-        """The ids of all calls in the history."""
-        return {c["id"] for m in self.messages for c in m.get("tool_calls") or () if c.get("id")}
+def _question(messages: list[dict], tools: list[dict], choice: str | dict) -> Question:
+    """The question; told "none", llama-server prints the call as text: offer nothing instead."""
+    tools = tools if choice != "none" else []
+    return Question(messages, tools, choice if tools and choice != "auto" else None)
 
 
 class Settings(NamedTuple):
@@ -7903,14 +7877,6 @@ class Settings(NamedTuple):
     options: dict = {}  # sent as given
     max_tokens: int | None = None
     stream: bool = True
-
-
-class Quirk(NamedTuple):
-    """One way a server differs: how it refuses, how the request changes, what the user is told."""
-
-    refusal: str  # a regular expression
-    change: Callable[[dict], dict]
-    notice: str
 
 
 _ESSENTIAL = frozenset({"model", "messages", "contents", "system", "systemInstruction", "tools"})
@@ -7961,8 +7927,7 @@ def told_as_text(question: Question) -> Question:
                 _add_user(messages, text_tool_result(text))
             case {"role": "assistant", "tool_calls": calls, "content": text}:
                 for function in (call["function"] for call in calls):
-                    arguments = arguments_object(function["arguments"])
-                    value = {"name": function["name"], "arguments": arguments}
+                    value = {**function, "arguments": arguments_object(function["arguments"])}
                     text += f"\n<tool_call>\n{json_text(value)}\n</tool_call>"
                 messages.append({"role": "assistant", "content": text.strip()})
             case _:
@@ -7986,17 +7951,18 @@ def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
 
 def sorted_text(turn: Turn, question: Question) -> Turn:
     """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
+    # an emoji may come in halves, one per delta
+    text = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    parts = TextParse(text, turn.calls)
     if question.tools and not turn.calls:
-        parts = parse_text_tool_calls(
-            turn.text, question.tools, used_ids=question.used_ids, cut=turn.finish == "length",
-        )
-        if parts.calls:
-            reasoning = turn.reasoning or parts.reasoning
-            return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-    whole = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    text, reasoning = split_reasoning(whole)  # whole: an emoji may come in halves, one per delta
-    calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
-    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
+        ids, cut = call_ids(question.messages), turn.finish == "length"
+        parts = parse_text_tool_calls(text, question.tools, used_ids=ids, cut=cut)
+    if not parts.format:  # no calls in the text
+        text, reasoning = split_reasoning(text)
+        calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
+        parts = TextParse(text, calls, reasoning=reasoning)
+    reasoning = turn.reasoning or parts.reasoning
+    return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
 
 
 _MODEL_UNKNOWN = (
@@ -8014,7 +7980,9 @@ _CUT_SHORT = (  # reasons to end an answer that was not at its end
     r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
 )
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
-_ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
+_ADVICE = (  # the statuses or the words of a refusal; what the user can do about it
+    ((0,), "", "重试后还是这样；请看服务器的日志，检查 --base-url"),
+    ((), _UNREADABLE_CALL, "模型写出了服务器读不懂的工具调用，重试也一样；换个问法或换个模型再试"),
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
@@ -8030,23 +7998,25 @@ class HttpModel:
     """A model behind HTTP; a vendor's class says how a request is written and a reply is read.
 
     notice(sentence) tells the user, once each, what the program had to work around. clock, now and
-    sleep are parameters for tests; None means the real ones.
+    sleep are parameters for tests.
     """
 
     usual_url = url_variable = model_variable = ""  # variables of the environment
+    home = ""  # where a key from the environment may go by itself
     key_variables: tuple[str, ...] = ()
     path, models_path = "", "/models"
     versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
     key_header = ("Authorization", "Bearer {}")
     other_headers: dict[str, str] = {}
-    quirks: tuple[Quirk, ...] = ()
+    quirks: tuple[tuple, ...] = ()  # as OPENAI_QUIRKS
     build: Callable[[Question, Settings], dict]  # the body, before what was learned
     fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
 
     def __init__(
-        self, base_url: str, settings: Settings = Settings(), *, key: str = "", key_hint: str = "",
-        patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
-        clock: Callable | None = None, now: Callable | None = None, sleep: Callable | None = None,
+        self, base_url: str, settings: Settings = Settings(), *, key: str = "",
+        key_hint: str = "请用 --key 给出正确的密钥", patience: Patience = Patience(),
+        notice: Callable[[str], None] = lambda sentence: None,
+        clock: Callable = time.monotonic, now: Callable = time.time, sleep: Callable = time.sleep,
     ):
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
@@ -8055,8 +8025,7 @@ class HttpModel:
         self.settings, self.patience = settings, patience
         self.key, self.key_hint = key.strip(), key_hint
         self.requests = 0  # for answers, so far, retries included
-        self._clock, self._now = clock or time.monotonic, now or time.time
-        self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
+        self._tell, self._clock, self._now, self._sleep = notice, clock, now, sleep
         self._said: set[str] = set()
         self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
@@ -8082,16 +8051,14 @@ class HttpModel:
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
         """The model's answer. Raises BackendError with a sentence for the user."""
-        # told "none", llama-server prints the call as text: offer nothing instead
-        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
-        show = on_delta or (lambda kind, piece: None)
-        for attempt in range(2):
-            turn = self._ask(question, show)
+        question = _question(messages, tools, tool_choice)
+        for last in (False, True):
+            turn = self._ask(question, on_delta or (lambda kind, piece: None))
             if turn.calls or turn.text.strip():
                 return turn
             if turn.finish == "length":
                 raise BackendError("模型用完了长度上限还没有写出回答，请加大 --max-tokens")
-            if attempt == 0:
+            if not last:
                 self.notice("模型的回答是空的，再问一次。")
         raise BackendError(f"模型两次都给了空的回答（{turn.finish}），换个问法或换个模型再试")
 
@@ -8114,7 +8081,7 @@ class HttpModel:
             if wait is None:
                 unknown = 0 < failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
                 known = self._known_models() if unknown else ""
-                raise BackendError(self._explained(failure, known)) from failure
+                raise self._explained(failure, known) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
             reason = self._without_key(cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
@@ -8122,7 +8089,7 @@ class HttpModel:
             self._sleep(wait)
             tries += 1
 
-    def _objects(self, method: str, path: str, body: dict | None = None) -> Iterator[dict]:
+    def _objects(self, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
         headers = {
@@ -8133,7 +8100,7 @@ class HttpModel:
         mark = ("&" if "?" in path else "?") if self.query else ""
         url = self.base_url + path + mark + self.query
         self.requests += body is not None
-        with http_exchange(method, url, headers, data, self.patience, self._clock) as response:
+        with http_exchange(url, headers, data, self.patience, self._clock) as response:
             chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
@@ -8146,19 +8113,17 @@ class HttpModel:
 
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
-        fold, screen = self.fold(question.used_ids), TextStream(question.tools)
-        for value in self._objects("POST", self.path, body):
+        fold, screen = self.fold(call_ids(question.messages)), TextStream(question.tools)
+        for value in self._objects(self.path, body):
             for kind, piece in fold.feed(value):
                 for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
                     show(*shown)
         for shown in screen.close():
             show(*shown)
-        try:
-            plain = fold.turn()
-        except BackendError as error:
-            raise HttpError(0, str(error), turn=error.turn) from None
         if not fold.done:
-            raise HttpError(0, "连接断了，没有结束标记", turn=plain)
+            begun = cut(screen.parts.text, 300)
+            raise HttpError(0, "连接断了，没有结束标记" + (f"（已收到：{begun}）" if begun else ""))
+        plain = fold.turn()
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
@@ -8187,47 +8152,41 @@ class HttpModel:
             return False
         if "tools" in body and re.search(_NO_TOOLS, text) and not re.search(_NO_STREAM, text):
             self._as_text = True
-            flags = {"tool-call-parser": _SERVERS[8000], "jinja": _SERVERS[8080]}.items()
             why = "服务器说这个模型不支持工具。"
-            for name, start, _ in (server for word, server in flags if word in text):
-                why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
+            for word, port in (("tool-call-parser", 8000), ("jinja", 8080)):
+                if word in text:
+                    name, start, _ = _SERVERS[port]
+                    why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
             self.notice(why + _TEXT_PROTOCOL)
             return True
-        for quirk in self.quirks:
-            if re.search(quirk.refusal, text) and quirk.change(body) != body:
-                self._changes.append(quirk.change)
-                self.notice(quirk.notice)
-                return True
         field = refused_field(text, body) if status in (200, 400, 422) else None
-        if field:
-            self._changes.append(functools.partial(_without, key=field))
-            self.notice(f"服务器不接受 {field}，已去掉后重发。")
-        return field is not None
+        dropped = functools.partial(_without, key=field)
+        row = (re.escape(field or ""), dropped, f"服务器不接受 {field}，已去掉后重发。")
+        for refusal, change, notice in (*self.quirks, row):
+            if re.search(refusal, text) and change(body) != body:
+                self._changes.append(change)
+                self.notice(notice)
+                return True
+        return False
 
-    def _explained(self, failure: HttpError, advice: str = "") -> str:
+    def _explained(self, failure: HttpError, advice: str = "") -> BackendError:
         """What happened and what to do; `advice` is better than ours."""
-        status, text = failure.status, self._without_key(failure.text)
+        status, text = failure.status, failure.text.rstrip("。.") or "（没有说明）"
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
-                text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
-                return f"{text}。办法：{_SERVERS[8080][2]}"
-        if status == 0:
-            begun = failure.turn.text if failure.turn else ""
-            text += "，重试后还是这样；请看服务器的日志，检查 --base-url"
-            return text + (f"。已收到：{cut(begun, 300)}" if begun else "")
-        if re.search(_UNREADABLE_CALL, text):
-            return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
-        words = text.rstrip("。.") or "（没有说明）"
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
-        if (wait := retry_after(failure.headers, self._now()) or 0) > LONGEST_WAIT:
-            return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
+                text += f"（对话有 {tokens} 个 token，服务器的上下文只有 {room} 个）"
+        wait = retry_after(failure.headers, self._now()) or 0
+        if wait > LONGEST_WAIT:
+            advice = f"服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
-            if status in statuses or (words and status < 500 and re.search(words, text))
+            if status in statuses or (words and re.search(words, text))
         )
-        key, url = self.key_hint or "请用 --key 给出正确的密钥", self.base_url + self.path
-        longer = _longer_context(self.base_url)
-        return said + (advice or next(fits).format(key=key, url=url, longer=longer))
+        ours = next(fits).format(
+            key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
+        )
+        who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
+        return BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
 
     def _known_models(self) -> str:
         try:
@@ -8241,14 +8200,14 @@ class HttpModel:
     def models(self) -> list[str]:
         """The names that the server lists. Raises BackendError."""
         try:
-            reply = next(self._objects("GET", self.models_path))
+            reply = next(self._objects(self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
                 return self.models()
-            raise BackendError(self._explained(failure)) from failure
-        listed = reply.get("data") or reply.get("models") or []
-        names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
-        return [name.removeprefix("models/") for name in names if isinstance(name, str)]
+            raise self._explained(failure) from failure
+        listed = _list(reply.get("data") or reply.get("models"))
+        names = (_text(m.get("id") or m.get("name")) for m in map(_dict, listed))
+        return [name.removeprefix("models/") for name in names if name]
 
 
 # --- OpenAI and compatible ---
@@ -8303,48 +8262,50 @@ def _one_call_per_turn(body: dict) -> dict:
 
 
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}
-OPENAI_QUIRKS = (
-    Quirk(  # OpenAI o-series and GPT-5
+OPENAI_QUIRKS = (  # how a server refuses, how the request changes, what the user is told
+    (  # OpenAI o-series and GPT-5
         r"(?s)max_tokens.*max_completion_tokens",
         lambda body: {_NEW_NAMES.get(key, key): value for key, value in body.items()},
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
     ),
-    Quirk(
+    (
         _NO_STREAM, lambda body: _without(_without(body, "stream"), "stream_options"),
         "服务器不能边写边发，已改为一次收完。",
     ),
-    Quirk(  # Mistral
+    (  # Mistral
         r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
         _on_messages(_nine_letter_ids), "服务器要九个字符的调用 id，已改写后重发。",
     ),
-    Quirk(  # gpt-oss template in llama-server
+    (  # gpt-oss template in llama-server
         r"(?i)both content and thinking", _on_messages(
             lambda message: {k: v for k, v in message.items() if not k.startswith("reasoning")}
         ), "服务器不要思考过程，已去掉后重发。",
     ),
-    Quirk(  # Llama 3 templates
+    (  # Llama 3 templates
         r"(?i)single tool.calls? at once", _one_call_per_turn,
         "这个模型的模板一轮只容一个调用，已把历史拆开重发。",
     ),
-    Quirk(  # Gemma 2 templates
+    (  # Gemma 2 templates
         r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
         lambda body: {**body, "messages": tidy_history(
             [{**body["messages"][0], "role": "user"}, *body["messages"][1:]]
         )}, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
     ),
-    Quirk(
-        r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_messages(
+    (
+        r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)", _on_messages(
             lambda m: m if m["content"] or "tool_calls" not in m else {**m, "content": None}
         ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
 
 
+_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
+
+
 class OpenAICompatLLM(HttpModel):
     """Chat Completions at OpenAI, Ollama, vLLM, llama-server, LM Studio and all who copied it."""
 
-    usual_url = "http://127.0.0.1:11434/v1"
+    usual_url, home = "http://127.0.0.1:11434/v1", "https://api.openai.com"
     url_variable, model_variable = "OPENAI_BASE_URL", "OPENAI_MODEL"
     key_variables = ("OPENAI_API_KEY",)
     path = "/chat/completions"
@@ -8353,10 +8314,9 @@ class OpenAICompatLLM(HttpModel):
     fold = OpenAIFold
 
     def mended(self, failure: HttpError, body: dict) -> bool:
-        words = f"Unexpected endpoint|{_WEB_PAGE}"
-        wrong_path = failure.status in (404, 405) or re.search(words, failure.text)
+        wrong = failure.status in (404, 405) or re.search(_WRONG_PATH, failure.text)
         host = self.base_url.removesuffix("/api")  # right for Open WebUI, not for Ollama
-        if wrong_path and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
+        if wrong and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
             self.base_url = host + "/v1"
             self.notice(f"地址应该以 /v1 结尾，已改用 {self.base_url}。")
             return True
@@ -8381,7 +8341,7 @@ def anthropic_request(question: Question, settings: Settings) -> dict:
 class AnthropicLLM(HttpModel):
     """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too."""
 
-    usual_url = "https://api.anthropic.com"
+    usual_url = home = "https://api.anthropic.com"
     url_variable, model_variable = "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL"
     key_variables = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     path, models_path, versions = "/v1/messages", "/v1/models", ("/v1",)
@@ -8445,7 +8405,7 @@ class GeminiFold(OpenAIFold):
 class GeminiLLM(HttpModel):
     """Google's generateContent in its own format."""
 
-    usual_url = "https://generativelanguage.googleapis.com"
+    usual_url = home = "https://generativelanguage.googleapis.com"
     url_variable, model_variable = "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"
     key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     models_path, versions = "/v1beta/models", ("/v1beta", "/v1")
@@ -8468,29 +8428,31 @@ class TransformersLLM:
     Raises BackendError when the packages or the model are missing, or refuse.
     """
 
-    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None):
+    def __init__(
+        self, folder: str, settings: Settings = Settings(), *,
+        notice: Callable[[str], None] = lambda sentence: None,
+    ):
         try:
             import torch  # noqa: F401, transformers generates nothing without it
             from transformers import AutoModelForCausalLM, AutoTokenizer
-        except ImportError as error:
-            reason = f"少了 {error.name}" if error.name else error_text(error)
-            raise BackendError(f"{reason}：请先 pip install transformers torch") from error
-        try:
+
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        except ImportError as error:
+            raise BackendError(f"{error}：请先 pip install transformers torch") from error
         except Exception as error:  # the packages raise what they like
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
         if not (template := self._tokenizer.chat_template):
             raise BackendError(f"{folder} 没有对话模板（chat template），请换一个 instruct 模型")
         self._as_text = "tools" not in str(template)
-        if self._as_text and notice:
+        if self._as_text:
             notice(f"这个模型的模板不认识工具。{_TEXT_PROTOCOL}")
         self.settings, self.requests, self.base_url = settings, 0, ""
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
-        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
+        question = _question(messages, tools, tool_choice)
         asked = told_as_text(question) if self._as_text else question
         self.requests += 1
         try:
@@ -8505,7 +8467,7 @@ class TransformersLLM:
             raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
         written = output[read:].tolist()
-        ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
+        ended = written[-1:] and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
         usage = Usage(read, len(written))
@@ -8517,15 +8479,6 @@ class TransformersLLM:
 
 # --- which model to ask ---
 
-# Keys that belong to one host go there by themselves; any other key goes only where the user says.
-_HOME_KEYS = {
-    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY",
-    "generativelanguage.googleapis.com": "GEMINI_API_KEY",
-    "api.deepseek.com": "DEEPSEEK_API_KEY", "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
-    "api.moonshot.cn": "MOONSHOT_API_KEY", "open.bigmodel.cn": "ZHIPUAI_API_KEY",
-    "api.siliconflow.cn": "SILICONFLOW_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
-    "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
-}
 BACKENDS = {
     "openai": OpenAICompatLLM, "anthropic": AnthropicLLM, "gemini": GeminiLLM,
     "transformers": TransformersLLM,
@@ -8536,28 +8489,26 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     """Where to ask and with which key, as keywords of `kind`; `key_hint` is for a refusal.
 
     The address is what the user gave, else the environment's, else the usual one. A key from the
-    environment goes only to the address that the environment names with it, or to the host it
-    belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
+    environment goes only to the address that the environment names with it, or to the vendor's own:
+    OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
     named = values.get(kind.url_variable, "")
-    url = base_url or named or kind.usual_url
-    if not (base_url or named) and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
+    url = base_url or named
+    if not url and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
         url = ollama_base_url(values["OLLAMA_HOST"])
-    url = repair_base_url(url)
-    together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
-    home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
-    found = [name for name in kind.key_variables if name in values]
-    usable = next((name for name in (home, *found) if name in values), "")
-    hint = f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}"
-    if found:
-        hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
-    if key:
-        hint = ""
-    elif usable and (together or usable == home or home in kind.key_variables):
-        token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
-        key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
-    return {"base_url": url, "key": key, "key_hint": hint}
+    url = repair_base_url(url or kind.usual_url)
+    homes = [kind.home, repair_base_url(named or kind.home)]
+    place, found = {"base_url": url, "key": key}, [n for n in kind.key_variables if n in values]
+    if key or not found:
+        return place
+    name = found[0]
+    if url.split("/")[:3] not in [home.split("/")[:3] for home in homes]:
+        hint = f"环境变量 {name} 没有发给这个地址；要用它就加 --key \"${name}\""
+        return {**place, "key_hint": hint}
+    token = "Bearer " if name.endswith("_AUTH_TOKEN") else ""
+    hint = f"环境变量 {name} 里的密钥不对，请换一个"
+    return {**place, "key": token + values[name], "key_hint": hint}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
