@@ -6109,7 +6109,8 @@ class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
-        self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
+        self.call, self.tool = call, tool or _NO_TOOL
+        self.key = call_key(call) if "live" not in self.tool.labels else object()
         self.limit = self.tool.seconds or limits.seconds or math.inf
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
@@ -6184,8 +6185,7 @@ class _Memory:
 
     def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
-        keys = {job.key for job in jobs if "live" not in job.tool.labels}
-        self.streak = {key: self.streak.get(key, 0) + 1 for key in keys}
+        self.streak = {key: self.streak.get(key, 0) + 1 for key in {job.key for job in jobs}}
         return max(self.streak.values(), default=0)
 
     def answer(self, job: _Job) -> ToolResult | None:
@@ -6195,7 +6195,7 @@ class _Memory:
             text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
             return ToolResult(text, "limited")
         old = self.ran.get(job.key, job)
-        if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
+        if old.outcome is None or old.outcome.is_error:
             return None
         late = old.outcome is not old.result
         if not late and self.streak[job.key] < 2:
@@ -7466,7 +7466,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to cal
 
 def is_loopback(host: str) -> bool:
     """True for this machine: no proxy can reach it."""
-    return host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
+    return bool(re.fullmatch(r"(.*\.)?localhost|127\..*|::1", host))
 
 
 def host_of(url: str) -> str:
@@ -7572,11 +7572,10 @@ def retry_after(headers: Mapping, now: float) -> float | None:
     >>> retry_after({"retry-after-ms": "1500"}, 0), retry_after({"retry-after": "-3"}, 0)
     (1.5, 0.0)
     """
-    for name, scale in (("retry-after-ms", 1000), ("retry-after", 1)):
-        text = headers.get(name) or ""
-        with contextlib.suppress(ValueError):
-            seconds = float(text) / scale
-            return max(0.0, seconds) if math.isfinite(seconds) else None
+    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after") or ""
+    with contextlib.suppress(ValueError):
+        seconds = float(milliseconds) / 1000 if milliseconds else float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     from email.utils import parsedate_to_datetime
 
     with contextlib.suppress(ValueError, TypeError, OverflowError):
@@ -7770,37 +7769,33 @@ def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patienc
             sock.close()
 
 
-def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
-    import zlib
-
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
-    decoder = None
-    for chunk in chunks:
-        if decoder is None:  # "deflate" comes with or without zlib's header
-            bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
-            decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-        try:
-            yield decoder.decompress(chunk)
-        except zlib.error:
-            raise HttpError(0, "服务器的压缩数据坏了") from None
-
-
 def _plain_body(response) -> Iterator[bytes]:
-    """The chunks of a body, unpacked. A broken connection just ends it: the fold sees that."""
+    """The chunks of a body, unpacked: we ask for no compression, some servers send it anyway.
+
+    A connection that breaks just ends it: the fold sees what is missing.
+    """
+    import zlib
     from http.client import HTTPException
 
-    chunks, total = iter(functools.partial(response.read1, 65536), b""), 0
     encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
-    if encoding != "identity":
-        chunks = _unpacked(chunks, encoding)
-    with contextlib.suppress(OSError, HTTPException):
-        for chunk in chunks:
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
+        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
+    unpack, total = bytes if encoding == "identity" else None, 0
+    try:
+        while chunk := response.read1(65536):
+            if unpack is None:  # "deflate" comes with or without zlib's header
+                bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
+                form = -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
+                unpack = zlib.decompressobj(form).decompress
+            chunk = unpack(chunk)
             total += len(chunk)
             if total > LONGEST_REPLY:
                 raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
             yield chunk
+    except zlib.error:
+        raise HttpError(0, "服务器的压缩数据坏了") from None
+    except (OSError, HTTPException):
+        pass
 
 
 # --- the reply: bytes → JSON objects, whatever the framing ---
@@ -7935,18 +7930,13 @@ def told_as_text(question: Question) -> Question:
     return Question(messages, [])
 
 
-def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
+def _unwrapped(call: ToolCall, reading: _Reading) -> ToolCall:
     """The call without a list of one (gpt-oss), or a sole key (DeepSeek V3.2), around arguments."""
-    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
-    names = schema.get("properties", {}).keys()
-    with contextlib.suppress(ValueError, RecursionError):
-        text = isinstance(call.arguments, str)
-        match json.loads(call.arguments) if text else call.arguments:
-            case [inner] | {"arguments": inner} | {"input": inner} as outer if len(outer) == 1:
-                inner = parse_arguments(inner)
-                if inner.keys() <= names and not names & {"arguments", "input"}:
-                    return call._replace(arguments=inner)
-    return call
+    text = call.arguments
+    listed = isinstance(text, str) and re.fullmatch(r"(?s)\s*\[(.*)\]\s*", text)
+    bare = _new_call(reading, call.name, listed[1] if listed else text).arguments
+    changed = isinstance(bare, dict) and bare != _parsed(text)
+    return call._replace(arguments=bare) if changed else call
 
 
 def sorted_text(turn: Turn, question: Question) -> Turn:
@@ -7959,7 +7949,8 @@ def sorted_text(turn: Turn, question: Question) -> Turn:
         parts = parse_text_tool_calls(text, question.tools, used_ids=ids, cut=cut)
     if not parts.format:  # no calls in the text
         text, reasoning = split_reasoning(text)
-        calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
+        reading = _Reading(question.tools)
+        calls = tuple(_unwrapped(call, reading) for call in turn.calls)
         parts = TextParse(text, calls, reasoning=reasoning)
     reasoning = turn.reasoning or parts.reasoning
     return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
@@ -8093,8 +8084,7 @@ class HttpModel:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
         headers = {
-            "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-            "Accept-Encoding": "identity", "Connection": "close",
+            "Content-Type": "application/json", "Connection": "close",
             "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
         }
         mark = ("&" if "?" in path else "?") if self.query else ""
@@ -8236,11 +8226,11 @@ def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
 
 
 def _nine_letter_ids(message: dict) -> dict:
-    """Ids as Mistral wants them; those that fit stay, equal ones stay equal."""
+    """Ids as Mistral wants them; equal ones stay equal."""
     import zlib
 
     def short(id: str) -> str:
-        return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
+        return f"i{zlib.crc32(id.encode()):08x}"
 
     if calls := message.get("tool_calls"):
         return {**message, "tool_calls": [{**call, "id": short(call["id"])} for call in calls]}
