@@ -7665,12 +7665,12 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
 class _TimedSocket(io.RawIOBase):
     """A connected socket for http.client; nothing on it, not even a header, outlasts `patience`."""
 
-    def __init__(self, sock, patience: Patience, clock: Callable[[], float]):
-        self._sock, self._patience, self._clock = sock, patience, clock
-        self._deadline = clock() + patience.whole
+    def __init__(self, sock, patience: Patience):
+        self._sock, self._patience = sock, patience
+        self._deadline = time.monotonic() + patience.whole
 
     def _timed(self, work: Callable, argument):
-        left, silence = self._deadline - self._clock(), self._patience.silence
+        left, silence = self._deadline - time.monotonic(), self._patience.silence
         if left > 0:
             self._sock.settimeout(min(silence, left))
             with contextlib.suppress(TimeoutError):
@@ -7737,7 +7737,7 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
 
 
 @contextlib.contextmanager
-def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable):
+def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patience):
     """Context with the response to a POST of the body, or to a GET where that is None.
 
     Raises BackendError and HttpError.
@@ -7751,7 +7751,7 @@ def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patienc
         try:
             connection.connect()
             sock = connection.sock
-            connection.sock = _TimedSocket(sock, patience, clock)
+            connection.sock = _TimedSocket(sock, patience)
             # a server may refuse a long body before it has read it, and its answer says why
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 method = "GET" if body is None else "POST"
@@ -7912,11 +7912,9 @@ def told_as_text(question: Question) -> Question:
     """The question in the text protocol: tools in the system message, calls and results as text."""
     if not question.tools:
         return question
-    rest = tidy_history(question.messages)
-    system = rest.pop(0)["content"] if rest and rest[0]["role"] == "system" else ""
-    prompt = f"{system}\n\n{text_tools_prompt(question.tools)}".strip()
-    messages = [{"role": "system", "content": prompt}]
-    for message in rest:
+    prompt = {"role": "system", "content": text_tools_prompt(question.tools)}
+    messages: list[dict] = []
+    for message in tidy_history([*question.messages, prompt]):
         match message:
             case {"role": "tool", "content": text}:
                 _add_user(messages, text_tool_result(text))
@@ -7988,8 +7986,7 @@ _ADVICE = (  # the statuses or the words of a refusal; what the user can do abou
 class HttpModel:
     """A model behind HTTP; a vendor's class says how a request is written and a reply is read.
 
-    notice(sentence) tells the user, once each, what the program had to work around. clock, now and
-    sleep are parameters for tests.
+    notice(sentence) tells the user, once each, what the program had to work around.
     """
 
     usual_url = url_variable = model_variable = ""  # variables of the environment
@@ -8007,7 +8004,7 @@ class HttpModel:
         self, base_url: str, settings: Settings = Settings(), *, key: str = "",
         key_hint: str = "请用 --key 给出正确的密钥", patience: Patience = Patience(),
         notice: Callable[[str], None] = lambda sentence: None,
-        clock: Callable = time.monotonic, now: Callable = time.time, sleep: Callable = time.sleep,
+        now: Callable = time.time, sleep: Callable = time.sleep,
     ):
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
@@ -8016,7 +8013,7 @@ class HttpModel:
         self.settings, self.patience = settings, patience
         self.key, self.key_hint = key.strip(), key_hint
         self.requests = 0  # for answers, so far, retries included
-        self._tell, self._clock, self._now, self._sleep = notice, clock, now, sleep
+        self._tell, self._now, self._sleep = notice, now, sleep
         self._said: set[str] = set()
         self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
@@ -8090,7 +8087,7 @@ class HttpModel:
         mark = ("&" if "?" in path else "?") if self.query else ""
         url = self.base_url + path + mark + self.query
         self.requests += body is not None
-        with http_exchange(url, headers, data, self.patience, self._clock) as response:
+        with http_exchange(url, headers, data, self.patience) as response:
             chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
@@ -8357,8 +8354,8 @@ def gemini_request(question: Question, settings: Settings) -> dict:
     return {"contents": contents, **_filled(rest)}
 
 
-class GeminiFold(OpenAIFold):
-    """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
+class GeminiFold(_Fold):
+    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
@@ -8369,22 +8366,26 @@ class GeminiFold(OpenAIFold):
         match value:
             case {"promptFeedback": {"blockReason": reason}}:
                 raise BackendError(f"Gemini 拒绝了这个问题：{reason}；请换个问法")
+        if usage := _dict(value.get("usageMetadata")):
+            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
+            cached = _number(usage, "cachedContentTokenCount")
+            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
         candidate = _dict(next(iter(_list(value.get("candidates"))), None))
-        reason, usage = _text(candidate.get("finishReason")), _dict(value.get("usageMetadata"))
-        delta = {"content": "", "reasoning": "", "tool_calls": []}
+        if reason := _text(candidate.get("finishReason")):
+            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
+        pieces = []
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            delta["reasoning" if part.get("thought") else "content"] += _text(part.get("text"))
-            if call := _dict(part.get("functionCall")):
-                function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
-                delta["tool_calls"].append({"id": call.get("id"), "function": function})
-        wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
-        counts = usage and {
-            "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
-            "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
-        }
-        choice = {"delta": delta, "finish_reason": reason}
-        return super().feed({"choices": [choice], "usage": counts})
+            kind = "reasoning" if part.get("thought") else "text"
+            pieces += self._add(kind, _text(part.get("text")))
+        return pieces
+
+    def _calls(self) -> list[ToolCall]:
+        calls = [_dict(part.get("functionCall")) for part in self._parts]
+        return [
+            ToolCall(_text(call.get("id")), name, _dict(call.get("args")))
+            for call in calls if (name := clean_name(_text(call.get("name"))))
+        ]
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
