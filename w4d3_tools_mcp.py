@@ -6059,7 +6059,8 @@ def assistant_message(turn: Turn) -> dict:
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
     """The OpenAI tool message that answers `call`; `is_error` is for vendors that ask for it."""
-    return _tool_message(call.id, result.text, result.is_error)
+    message = {"role": "tool", "tool_call_id": call.id, "content": result.text}
+    return {**message, "is_error": True} if result.is_error else message
 
 
 def call_ids(messages: Iterable[dict]) -> set[str]:
@@ -7941,17 +7942,16 @@ def sorted_text(turn: Turn, question: Question) -> Turn:
     """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
     # an emoji may come in halves, one per delta
     text = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    parts = TextParse(text, turn.calls)
     if question.tools and not turn.calls:
-        ids, cut = call_ids(question.messages), turn.finish == "length"
-        parts = parse_text_tool_calls(text, question.tools, used_ids=ids, cut=cut)
-    if not parts.format:  # no calls in the text
-        text, reasoning = split_reasoning(text)
-        reading = _Reading(question.tools)
-        calls = tuple(_unwrapped(call, reading) for call in turn.calls)
-        parts = TextParse(text, calls, reasoning=reasoning)
-    reasoning = turn.reasoning or parts.reasoning
-    return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
+        ids, cut_off = call_ids(question.messages), turn.finish == "length"
+        parts = parse_text_tool_calls(text, question.tools, used_ids=ids, cut=cut_off)
+        if parts.calls:
+            thought = turn.reasoning or parts.reasoning
+            return turn._replace(text=parts.text, calls=parts.calls, reasoning=thought)
+    text, thought = split_reasoning(text)
+    reading = _Reading(question.tools)
+    calls = tuple(_unwrapped(call, reading) for call in turn.calls)
+    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or thought)
 
 
 _MODEL_UNKNOWN = (
@@ -8354,8 +8354,8 @@ def gemini_request(question: Question, settings: Settings) -> dict:
     return {"contents": contents, **_filled(rest)}
 
 
-class GeminiFold(_Fold):
-    """GenerateContentResponse objects, one or a stream of them, folded into a Turn."""
+class GeminiFold(OpenAIFold):
+    """GenerateContentResponse objects, one or a stream of them, read as chat completion chunks."""
 
     def __init__(self, used_ids: Iterable[str] = ()):
         super().__init__(used_ids)
@@ -8366,26 +8366,22 @@ class GeminiFold(_Fold):
         match value:
             case {"promptFeedback": {"blockReason": reason}}:
                 raise BackendError(f"Gemini 拒绝了这个问题：{reason}；请换个问法")
-        if usage := _dict(value.get("usageMetadata")):
-            wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
-            cached = _number(usage, "cachedContentTokenCount")
-            self.usage = Usage(_number(usage, "promptTokenCount"), wrote, cached)
         candidate = _dict(next(iter(_list(value.get("candidates"))), None))
-        if reason := _text(candidate.get("finishReason")):
-            self.finish, self.done = _FINISH_REASONS.get(reason, reason), True
-        pieces = []
+        reason, usage = _text(candidate.get("finishReason")), _dict(value.get("usageMetadata"))
+        delta = {"content": "", "reasoning": "", "tool_calls": []}
         for part in map(_dict, _list(_dict(candidate.get("content")).get("parts"))):
             self._parts.append(part)
-            kind = "reasoning" if part.get("thought") else "text"
-            pieces += self._add(kind, _text(part.get("text")))
-        return pieces
-
-    def _calls(self) -> list[ToolCall]:
-        calls = [_dict(part.get("functionCall")) for part in self._parts]
-        return [
-            ToolCall(_text(call.get("id")), name, _dict(call.get("args")))
-            for call in calls if (name := clean_name(_text(call.get("name"))))
-        ]
+            delta["reasoning" if part.get("thought") else "content"] += _text(part.get("text"))
+            if call := _dict(part.get("functionCall")):
+                function = {"name": call.get("name"), "arguments": _dict(call.get("args"))}
+                delta["tool_calls"].append({"id": call.get("id"), "function": function})
+        wrote = _number(usage, "candidatesTokenCount") + _number(usage, "thoughtsTokenCount")
+        counts = usage and {
+            "prompt_tokens": _number(usage, "promptTokenCount"), "completion_tokens": wrote,
+            "prompt_cache_hit_tokens": _number(usage, "cachedContentTokenCount"),
+        }
+        choice = {"delta": delta, "finish_reason": reason}
+        return super().feed({"choices": [choice], "usage": counts})
 
     def _extra(self, calls: tuple[ToolCall, ...]) -> dict | None:
         """All parts unchanged, for their signatures."""
