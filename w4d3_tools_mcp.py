@@ -7885,8 +7885,8 @@ def refused_field(text: str, body: dict) -> str | None:
     'top_k'
     """
     for field in sorted(set(body) - _ESSENTIAL, key=len, reverse=True):
-        pattern = rf"(?<!\w){re.escape(field)}(?!\w)"
-        if re.search(pattern if len(field) > 3 else rf"[`'\"]{pattern}[`'\"]", text):
+        quote = "" if len(field) > 3 else "[`'\"]"
+        if re.search(rf"(?<!\w){quote}{re.escape(field)}{quote}(?!\w)", text):
             return field
     return None
 
@@ -8010,19 +8010,20 @@ class HttpModel:
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
         base, _, self.query = repair_base_url(base_url).partition("?")
         self.base_url = functools.reduce(str.removesuffix, self.versions, base)
-        self.settings, self.patience = settings, patience
-        self.key, self.key_hint = key.strip(), key_hint
+        self.settings, self.patience, self.key_hint = settings, patience, key_hint
+        key = key.strip()
+        self._secret = key.removeprefix("Bearer ")  # with it: a token, as relays want it
+        name, form = self.key_header if self._secret == key else ("Authorization", "{}")
+        self._headers = {
+            "Content-Type": "application/json", "Accept-Encoding": "identity",
+            "Connection": "close", "User-Agent": f"w4d3_tools_mcp/{VERSION}",
+            **self.other_headers, **({name: form.format(key)} if key else {}),
+        }
         self.requests = 0  # for answers, so far, retries included
         self._tell, self._now, self._sleep = notice, now, sleep
         self._said: set[str] = set()
         self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
-
-    def headers(self) -> dict:
-        """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
-        is_token = self.key.startswith("Bearer ")
-        name, form = ("Authorization", "{}") if is_token else self.key_header
-        return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
         """Tell the user, unless they know already."""
@@ -8032,8 +8033,7 @@ class HttpModel:
 
     def _without_key(self, text: str) -> str:
         """Some servers quote the key in their errors."""
-        secret = self.key.removeprefix("Bearer ")
-        return text.replace(secret, "[已隐去]") if secret else text
+        return text.replace(self._secret, "[已隐去]") if self._secret else text
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
@@ -8080,14 +8080,10 @@ class HttpModel:
     def _objects(self, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
-        headers = {
-            "Content-Type": "application/json", "Connection": "close",
-            "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
-        }
         mark = ("&" if "?" in path else "?") if self.query else ""
         url = self.base_url + path + mark + self.query
         self.requests += body is not None
-        with http_exchange(url, headers, data, self.patience) as response:
+        with http_exchange(url, self._headers, data, self.patience) as response:
             chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
@@ -8485,17 +8481,18 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     if not url and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
         url = ollama_base_url(values["OLLAMA_HOST"])
     url = repair_base_url(url or kind.usual_url)
-    homes = [kind.home, repair_base_url(named or kind.home)]
-    place, found = {"base_url": url, "key": key}, [n for n in kind.key_variables if n in values]
-    if key or not found:
-        return place
-    name = found[0]
-    if url.split("/")[:3] not in [home.split("/")[:3] for home in homes]:
+    here, *homes = (
+        home.split("/")[:3] for home in (url, kind.home, repair_base_url(named or kind.home))
+    )
+    name = next((name for name in kind.key_variables if name in values), "")
+    if key or not name:
+        return {"base_url": url, "key": key}
+    if here not in homes:
         hint = f"环境变量 {name} 没有发给这个地址；要用它就加 --key \"${name}\""
-        return {**place, "key_hint": hint}
+        return {"base_url": url, "key": "", "key_hint": hint}
     token = "Bearer " if name.endswith("_AUTH_TOKEN") else ""
     hint = f"环境变量 {name} 里的密钥不对，请换一个"
-    return {**place, "key": token + values[name], "key_hint": hint}
+    return {"base_url": url, "key": token + values[name], "key_hint": hint}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
