@@ -7990,7 +7990,6 @@ class HttpModel:
     """
 
     usual_url = url_variable = model_variable = ""  # variables of the environment
-    home = ""  # where a key from the environment may go by itself
     key_variables: tuple[str, ...] = ()
     path, models_path = "", "/models"
     versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
@@ -8288,7 +8287,7 @@ _WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HT
 class OpenAICompatLLM(HttpModel):
     """Chat Completions at OpenAI, Ollama, vLLM, llama-server, LM Studio and all who copied it."""
 
-    usual_url, home = "http://127.0.0.1:11434/v1", "https://api.openai.com"
+    usual_url = "http://127.0.0.1:11434/v1"
     url_variable, model_variable = "OPENAI_BASE_URL", "OPENAI_MODEL"
     key_variables = ("OPENAI_API_KEY",)
     path = "/chat/completions"
@@ -8324,7 +8323,7 @@ def anthropic_request(question: Question, settings: Settings) -> dict:
 class AnthropicLLM(HttpModel):
     """The Messages API of Anthropic; Ollama, llama-server, vLLM and LM Studio serve it too."""
 
-    usual_url = home = "https://api.anthropic.com"
+    usual_url = "https://api.anthropic.com"
     url_variable, model_variable = "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL"
     key_variables = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     path, models_path, versions = "/v1/messages", "/v1/models", ("/v1",)
@@ -8388,7 +8387,7 @@ class GeminiFold(OpenAIFold):
 class GeminiLLM(HttpModel):
     """Google's generateContent in its own format."""
 
-    usual_url = home = "https://generativelanguage.googleapis.com"
+    usual_url = "https://generativelanguage.googleapis.com"
     url_variable, model_variable = "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"
     key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     models_path, versions = "/v1beta/models", ("/v1beta", "/v1")
@@ -8462,6 +8461,15 @@ class TransformersLLM:
 
 # --- which model to ask ---
 
+# Keys that belong to one host go there by themselves; any other key goes only where the user says.
+_HOME_KEYS = {
+    "api.openai.com": "OPENAI_API_KEY", "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "generativelanguage.googleapis.com": "GEMINI_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY", "dashscope.aliyuncs.com": "DASHSCOPE_API_KEY",
+    "api.moonshot.cn": "MOONSHOT_API_KEY", "open.bigmodel.cn": "ZHIPUAI_API_KEY",
+    "api.siliconflow.cn": "SILICONFLOW_API_KEY", "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.groq.com": "GROQ_API_KEY", "openrouter.ai": "OPENROUTER_API_KEY",
+}
 BACKENDS = {
     "openai": OpenAICompatLLM, "anthropic": AnthropicLLM, "gemini": GeminiLLM,
     "transformers": TransformersLLM,
@@ -8472,27 +8480,28 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     """Where to ask and with which key, as keywords of `kind`; `key_hint` is for a refusal.
 
     The address is what the user gave, else the environment's, else the usual one. A key from the
-    environment goes only to the address that the environment names with it, or to the vendor's own:
-    OPENAI_API_KEY must not reach whatever --base-url names.
+    environment goes only to the address that the environment names with it, or to the host it
+    belongs to: OPENAI_API_KEY must not reach whatever --base-url names.
     """
     values = {name: value.strip() for name, value in environ.items() if value.strip()}
     named = values.get(kind.url_variable, "")
-    url = base_url or named
-    if not url and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
+    url = base_url or named or kind.usual_url
+    if not (base_url or named) and kind is OpenAICompatLLM and "OLLAMA_HOST" in values:
         url = ollama_base_url(values["OLLAMA_HOST"])
-    url = repair_base_url(url or kind.usual_url)
-    here, *homes = (
-        home.split("/")[:3] for home in (url, kind.home, repair_base_url(named or kind.home))
-    )
-    name = next((name for name in kind.key_variables if name in values), "")
-    if key or not name:
-        return {"base_url": url, "key": key}
-    if here not in homes:
-        hint = f"环境变量 {name} 没有发给这个地址；要用它就加 --key \"${name}\""
-        return {"base_url": url, "key": "", "key_hint": hint}
-    token = "Bearer " if name.endswith("_AUTH_TOKEN") else ""
-    hint = f"环境变量 {name} 里的密钥不对，请换一个"
-    return {"base_url": url, "key": token + values[name], "key_hint": hint}
+    url = repair_base_url(url)
+    together = named and url.split("/")[:3] == repair_base_url(named).split("/")[:3]
+    home = _HOME_KEYS.get(host_of(url), "") if url.startswith("https:") else ""
+    found = [name for name in kind.key_variables if name in values]
+    usable = next((name for name in (home, *found) if name in values), "")
+    hint = f"请用 --key 给出密钥{f'，或设环境变量 {home}' if home else ''}"
+    if found:
+        hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
+    if key:
+        hint = ""
+    elif usable and (together or usable == home or home in kind.key_variables):
+        token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
+        key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
+    return {"base_url": url, "key": key, "key_hint": hint}
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1408,6 +1408,12 @@ KEYS = {  # (backend, --base-url, environment) → the key that is sent
         {"OPENAI_API_KEY": "k"},
         "",
     ),
+    "DeepSeek's own": (
+        "openai",
+        "https://api.deepseek.com",
+        {"OPENAI_API_KEY": "k", "DEEPSEEK_API_KEY": "d"},
+        "d",
+    ),
     "not OpenAI's to DeepSeek": ("openai", "https://api.deepseek.com", {"OPENAI_API_KEY": "k"}, ""),
     "Anthropic": ("anthropic", "", {"ANTHROPIC_API_KEY": "k"}, "k"),
     "Anthropic relay": (
