@@ -5829,7 +5829,7 @@ class AnthropicFold(OpenAIFold):
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 12  循环 Loop      uses §1, §3, §4 · threads, no print
+# § 12  循环 Loop      uses §1, §4, §9, §10 · threads, no print
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # ask the model → run what it calls → hand the results back → ask again, until it answers in text.
 # The loop yields events and prints nothing. Whatever happens (limit, time-out, Ctrl-C), every call
@@ -5839,6 +5839,7 @@ class AnthropicFold(OpenAIFold):
 CALLS_PER_TURN = 32  # a runaway model can write thousands of calls in one answer
 PARALLEL = 8  # tools running at the same time
 SLICE = 0.5  # seconds of one wait; Windows notices Ctrl-C only between two waits
+PAUSE = 5.0  # seconds; when a slice takes longer, the whole machine stood still, tools too
 
 INTERRUPTED = "用户中断，没有等到这次调用的结果；它如果已经开始执行，操作可能已经发生。"
 REPEATED = "（这是同样的调用第二次，结果与上次相同：请直接用它回答，不要再调用。）"
@@ -5903,24 +5904,23 @@ STOP_REASONS = {
 Event = ModelAsked | ModelAnswered | CallStarted | CallFinished | Finished
 
 
-def _argument_text(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json_text(json_value(arguments))
+def _text_of(value: object) -> str:
+    """A string as UTF-8 can hold it, anything else as JSON."""
+    return _whole(value) if isinstance(value, str) else json_text(json_value(value))
 
 
 def _wire_call(call: ToolCall) -> dict:
-    function = {"name": call.name, "arguments": _argument_text(call.arguments)}
+    function = {"name": call.name, "arguments": _text_of(call.arguments)}
     own = {"id": call.id, "type": "function", "function": function}
-    return {**own, **(call.extra or {}), **own}  # unknown keys may not replace known ones
+    return own | (call.extra or {}) | own  # unknown keys may not replace known ones
 
 
 def assistant_message(turn: Turn) -> dict:
     """The OpenAI assistant message of a turn; arguments become a JSON string again."""
     calls = [_wire_call(call) for call in turn.calls]
     own = {"role": "assistant", "content": turn.text, "tool_calls": calls}
-    message = {**own, **(turn.extra or {}), **own}
-    if not calls:
-        del message["tool_calls"]
-    return message
+    message = own | (turn.extra or {}) | own
+    return message if calls else _without(message, "tool_calls")
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> dict:
@@ -5929,26 +5929,27 @@ def tool_message(call: ToolCall, result: ToolResult) -> dict:
     return {**message, "is_error": True} if result.is_error else message
 
 
-def _sound_call(call: ToolCall, used: set[str]) -> ToolCall:
-    names = (text if isinstance(text, str) else show(text) for text in (call.id, call.name))
-    id, name, arguments = map(_whole, (*names, _argument_text(call.arguments)))
-    fresh = (f"call{number:05}" for number in itertools.count(len(used)))
-    id = next(id for id in itertools.chain([id], fresh) if id.strip() and id not in used)
-    used.add(id)
+def call_ids(messages: Iterable[dict]) -> set[str]:
+    """The ids of all calls in a history."""
+    return {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+
+
+def _sound_call(call: ToolCall) -> ToolCall:
+    id, name, arguments = map(_text_of, call[:3])
     extra = call.extra and json_value(dict(call.extra))
     return ToolCall(id, name if name.strip() else "unnamed", arguments, extra)
 
 
-def _sound_turn(turn: Turn, used: set[str]) -> Turn:
+def _sound_turn(turn: Turn, used_ids: Iterable[str]) -> Turn:
     """The turn as history can hold it: UTF-8, arguments as JSON text, whole numbers of tokens.
 
-    Servers refuse a history that holds an id twice: one that is blank or in `used` is replaced.
+    Servers refuse a history that holds an id twice: one that is blank or in use is replaced.
     """
     try:
         text, finish, reasoning = (
             _whole(said or "") for said in (turn.text, turn.finish or "stop", turn.reasoning)
         )
-        calls = tuple(_sound_call(call, used) for call in turn.calls or ())
+        calls = with_ids(map(_sound_call, turn.calls or ()), used_ids)
         usage = turn.usage and Usage(*(n if type(n) is int and n > 0 else 0 for n in turn.usage))
         extra = turn.extra and json_value(dict(turn.extra))
         return Turn(text, calls, finish, usage, reasoning, extra)
@@ -5958,11 +5959,14 @@ def _sound_turn(turn: Turn, used: set[str]) -> Turn:
 
 def call_key(call: ToolCall) -> tuple[str, str]:
     """Name and canonical arguments: equal for calls that ask for the same thing."""
-    try:
-        arguments = json_value(parse_arguments(call.arguments))
-    except ArgumentsError:
-        arguments = str(call.arguments)
-    return str(call.name), json.dumps(arguments, sort_keys=True)
+    return str(call.name), json.dumps(json_value(_parsed(call.arguments)), sort_keys=True)
+
+
+def _timed(clock: Callable | None, work: Callable, *args, **options) -> tuple[Any, float | None]:
+    """What the work returns, and the seconds it took by the clock, if there is one."""
+    begin = clock() if clock else 0.0
+    value = work(*args, **options)
+    return value, clock() - begin if clock else None
 
 
 _NO_TOOL = Tool("", "", {}, run=dict)  # stands for a name that no tool has
@@ -5972,8 +5976,9 @@ class _Job:
     """One call on its way: tool, deadline and Ctrl-C race, and the first to finish counts."""
 
     def __init__(self, call: ToolCall, tool: Tool | None, limits: Limits):
-        self.call, self.tool, self.key = call, tool or _NO_TOOL, call_key(call)
-        self.limit = self.tool.seconds or limits.seconds
+        self.call, self.tool = call, tool or _NO_TOOL
+        self.key = call_key(call) if "live" not in self.tool.labels else object()
+        self.limit = self.tool.seconds or limits.seconds or math.inf
         self.message = tool_message(call, ToolResult(INTERRUPTED))  # its place in the history
         self.result: ToolResult | None = None  # what the model is told
         self.outcome: ToolResult | None = None  # what the tool gave, even if too late
@@ -5987,20 +5992,29 @@ class _Job:
                 self.result, self.seconds = result, seconds
                 self.done.set()
 
-    def wait(self, begin: float) -> None:
-        """Return when it has a result; when its time is up, counted from `begin`, that is it."""
-        end = begin + (self.limit or math.inf)
-        while not self.done.wait(max(0.0, min(SLICE, end - time.monotonic()))):
-            if time.monotonic() < end:
-                continue
-            with self._lock:
-                then = "可以换个参数再试，或如实告诉用户。"
-                if not self.started:
-                    then = "它还没有轮到，没有执行。"
-                elif self.tool.acts:
-                    then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
-                text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
-                self.finish(ToolResult(text, "timed_out"), self.limit)
+    def wait(self, begin: float) -> float:
+        """Return when it has a result; when its time is up, counted from `begin`, that is it.
+
+        Returns `begin`, later by what the machine stood still meanwhile.
+        """
+        before = time.monotonic()
+        while not self.done.wait(max(0.0, min(SLICE, begin + self.limit - before))):
+            after = time.monotonic()
+            begin += after - before if after - before > PAUSE else 0.0
+            before = after
+            if after - begin >= self.limit:
+                self._give_up()
+        return begin
+
+    def _give_up(self) -> None:
+        with self._lock:
+            then = "可以换个参数再试，或如实告诉用户。"
+            if not self.started:
+                then = "它还没有轮到，没有执行。"
+            elif self.tool.acts:
+                then = "操作可能仍会发生：不要再次调用，请如实告诉用户。"
+            text = f"工具在 {self.limit:g} 秒内没有返回结果，已放弃等待。{then}"
+            self.finish(ToolResult(text, "timed_out"), self.limit)
 
     def work(self, tools: ToolRegistry, characters: int | None, slots, clock) -> None:
         """Run the tool, unless time ran out or the user left while this waited for a slot."""
@@ -6011,12 +6025,9 @@ class _Job:
                 return
             seconds = None
             try:
-                begin = clock() if clock else 0.0
-                self.outcome = tools.call(self.call, characters=characters)
-                seconds = clock() - begin if clock else None
+                self.outcome, seconds = _timed(clock, tools.call, self.call, characters=characters)
             except BaseException as error:  # a thread that dies would never finish
-                text = f"执行出错：{error_text(error)}"
-                self.outcome = self.outcome or ToolResult(text, "failed")
+                self.outcome = ToolResult(f"执行出错：{error_text(error)}", "failed")
             self.finish(self.outcome, seconds)
 
 
@@ -6028,31 +6039,30 @@ def _start(jobs: list[_Job], tools: ToolRegistry, characters: int | None, clock)
     parallel, one_by_one = threading.Semaphore(PARALLEL), threading.Semaphore(1)
     for job in jobs:
         slots = one_by_one if job.tool.acts else parallel
-        work = (contextvars.copy_context().run, job.work, tools, characters, slots, clock)
-        threading.Thread(target=work[0], args=work[1:], daemon=True).start()
+        args = (job.work, tools, characters, slots, clock)
+        threading.Thread(target=contextvars.copy_context().run, args=args, daemon=True).start()
 
 
 class _Memory:
     """What was called before: finds the model that asks the same thing turn after turn."""
 
     def __init__(self):
-        self.streak: dict[tuple[str, str], int] = {}  # in how many turns in a row
-        self.ran: list[_Job] = []
+        self.streak: dict[tuple, int] = {}  # in how many turns in a row
+        self.ran: dict[tuple, _Job] = {}  # the last of those that ask for the same thing
 
     def count(self, jobs: Iterable[_Job]) -> int:
         """Note one turn's calls; returns the longest streak among them."""
-        keys = {job.key for job in jobs if "live" not in job.tool.labels}
-        self.streak = {key: self.streak.get(key, 0) + 1 for key in keys}
+        self.streak = {key: self.streak.get(key, 0) + 1 for key in {job.key for job in jobs}}
         return max(self.streak.values(), default=0)
 
     def answer(self, job: _Job) -> ToolResult | None:
         """The result of a call that must not run now, or need not run again."""
-        same_tool = [old for old in self.ran if old.call.name == job.call.name]
+        same_tool = [old for old in self.ran.values() if old.call.name == job.call.name]
         if job.tool.acts and any(old.outcome is None for old in same_tool):
             text = "这个工具上次超时后还没有结束，操作可能仍会发生；这次没有执行，请如实告诉用户。"
             return ToolResult(text, "limited")
-        old = next((old for old in reversed(same_tool) if old.key == job.key), job)
-        if "live" in job.tool.labels or old.outcome is None or old.outcome.is_error:
+        old = self.ran.get(job.key, job)
+        if old.outcome is None or old.outcome.is_error:
             return None
         late = old.outcome is not old.result
         if not late and self.streak[job.key] < 2:
@@ -6062,12 +6072,9 @@ class _Memory:
 
 def _cut_off(turn: Turn, index: int) -> bool:
     """True when the answer ended at the token limit inside this call, its last one."""
-    if turn.finish != "length" or index < len(turn.calls) - 1:
-        return False
-    try:
-        return not parse_arguments(turn.calls[index].arguments)  # blank: nothing arrived at all
-    except ArgumentsError:
-        return True
+    last = turn.finish == "length" and index == len(turn.calls) - 1
+    arguments = _parsed(turn.calls[index].arguments)
+    return last and not (isinstance(arguments, dict) and arguments)  # {}: nothing arrived at all
 
 
 def _refusal(approve: Callable | None, call: ToolCall) -> ToolResult | None:
@@ -6095,13 +6102,12 @@ def _settle(jobs: list[_Job], turn: Turn, reason: str, memory: _Memory, approve)
             job.finish(result)
 
 
-def _stop_reason(limits: Limits, number: int, usage: Usage, streak: int) -> str:
-    checks = (
-        ("same_call", limits.same_call, streak),
-        ("tokens", limits.tokens, usage.input + usage.output),
-        ("turns", limits.turns, number),
-    )
-    return next((name for name, limit, value in checks if limit and value >= limit), "")
+def _stop_reason(limits: Limits, **reached: int) -> str:
+    """The first of these limits that is reached, or ""."""
+    for name, value in reached.items():
+        if value >= (getattr(limits, name) or math.inf):
+            return name
+    return ""
 
 
 def run_tool_loop(
@@ -6118,23 +6124,21 @@ def run_tool_loop(
     """
     if faults := "；".join(filter(None, map(limit_fault, limits._fields, limits))):
         raise SchemaError(f"Limits：{faults}")
-    usage, memory, text = Usage(), _Memory(), ""
-    used = {call.get("id") for m in messages for call in m.get("tool_calls") or ()}
+    usage, memory, text, reason = Usage(), _Memory(), "", ""
     for number in itertools.count(1):
         yield ModelAsked(number)
-        begin = clock() if clock else 0.0
-        turn = _sound_turn(model.chat(messages, tools.schemas(), tool_choice, on_delta), used)
-        seconds = clock() - begin if clock else None
+        asked = (messages, tools.schemas(), tool_choice, on_delta)
+        turn, seconds = _timed(clock, model.chat, *asked)
+        turn = _sound_turn(turn, call_ids(messages))
         jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
         messages.extend([assistant_message(turn), *(job.message for job in jobs)])
         usage, text = usage.plus(turn.usage or Usage()), turn.text or text
         try:
             yield ModelAnswered(number, turn, seconds)
+            spent, streak = usage.input + usage.output, memory.count(jobs)
+            reason = _stop_reason(limits, same_call=streak, tokens=spent, turns=number)
             if not jobs:
                 reason = "length" if turn.finish == "length" else "answered"
-                yield Finished(text, reason, usage, number)
-                return
-            reason = _stop_reason(limits, number, usage, memory.count(jobs))
             _settle(jobs, turn, reason, memory, approve)
             waiting = [job for job in jobs if not job.done.is_set()]
             for job in waiting:
@@ -6142,13 +6146,13 @@ def run_tool_loop(
             started = time.monotonic()
             _start(waiting, tools, limits.characters, clock)
             for job in jobs:
-                job.wait(started)
+                started = job.wait(started)
                 yield CallFinished(job.call, job.result, job.seconds)
         finally:
             for job in jobs:
                 job.finish(ToolResult(INTERRUPTED, "cancelled"))
                 job.message.update(tool_message(job.call, job.result))
-        memory.ran += [job for job in waiting if job.started]
+        memory.ran |= {job.key: job for job in waiting if job.started}
         if reason:
             yield Finished(text, reason, usage, number)
             return
@@ -7310,13 +7314,12 @@ class Patience(NamedTuple):
 class HttpError(Exception):
     """A request that brought no whole answer. status 0: the connection or the stream broke.
 
-    text: the server's words; value: the JSON they came in; turn: what of the answer had arrived.
+    text: the server's words; value: the JSON they came in.
     """
 
-    def __init__(self, status: int, text: str, value=None, headers: Mapping = {}, turn=None):
+    def __init__(self, status: int, text: str, value: object = None, headers: Mapping = {}):
         super().__init__(text)
-        self.status, self.text, self.value = status, text, value
-        self.headers, self.turn = headers, turn
+        self.status, self.text, self.value, self.headers = status, text, value, headers
 
 
 # --- addresses ---
@@ -7330,7 +7333,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen on, not to cal
 
 def is_loopback(host: str) -> bool:
     """True for this machine: no proxy can reach it."""
-    return host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
+    return bool(re.fullmatch(r"(.*\.)?localhost|127\..*|::1", host))
 
 
 def host_of(url: str) -> str:
@@ -7357,16 +7360,14 @@ def repair_base_url(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    labels = host.removesuffix(".").split(".")
-    legal = all(0 < len(label) < 64 for label in labels) and not re.search(r"[\s\\]", host)
-    if not legal or parts.scheme not in ("http", "https"):
+    if not re.fullmatch(r"[^\s\\]+", host) or parts.scheme not in ("http", "https"):
         raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
     host = _ANY_ADDRESS.get(host, host)
     host = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     path = re.sub(_PASTED_PATH, "", re.sub("/+", "/", parts.path).rstrip("/"))
-    return f"{parts.scheme}://{host}{path}" + (f"?{parts.query}" if parts.query else "")
+    return parts._replace(netloc=host, path=path, fragment="").geturl()
 
 
 def ollama_base_url(text: str) -> str:
@@ -7375,9 +7376,8 @@ def ollama_base_url(text: str) -> str:
     >>> ollama_base_url("0.0.0.0"), ollama_base_url(":8000")
     ('http://127.0.0.1:11434/v1', 'http://127.0.0.1:8000/v1')
     """
-    text = text.strip()
     if "://" not in text:
-        host, colon, port = text.rpartition(":") if re.search(r":\d+/?$", text) else (text, "", "")
+        host, port = re.fullmatch(r"(?s)(.*?)(?::(\d+))?/?", text).groups()
         text = f"http://{host or '127.0.0.1'}:{port or 11434}"
     return repair_base_url(text).removesuffix("/v1") + "/v1"
 
@@ -7407,15 +7407,15 @@ def _sentence(value: object) -> str:
 
 def read_error(body: bytes) -> tuple[str, object]:
     """(sentence, JSON value or None) of an error body: JSON of any shape, HTML, text or nothing."""
-    text = body.decode("utf-8", "replace").strip()
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
-        words = _sentence(value) or (json_text(json_value(value)) if value else "")
-        return cut(" ".join(words.split()), 600), value
-    if title := re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S):
-        text = title[1]
-    text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
-    return cut(" ".join(text.split()), 200), None
+    text, value, limit = body.decode("utf-8", "replace"), None, 200
+    try:
+        value, limit = json.loads(text), 600
+        text = _sentence(value) or (json_text(json_value(value)) if value else "")
+    except (ValueError, RecursionError):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
+        text = title[1] if title else text
+        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
+    return cut(" ".join(text.split()), limit), value
 
 
 def raise_error_object(value: dict) -> None:
@@ -7439,11 +7439,10 @@ def retry_after(headers: Mapping, now: float) -> float | None:
     >>> retry_after({"retry-after-ms": "1500"}, 0), retry_after({"retry-after": "-3"}, 0)
     (1.5, 0.0)
     """
-    for name, scale in (("retry-after-ms", 1000), ("retry-after", 1)):
-        text = headers.get(name) or ""
-        with contextlib.suppress(ValueError):
-            seconds = float(text) / scale
-            return max(0.0, seconds) if math.isfinite(seconds) else None
+    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after") or ""
+    with contextlib.suppress(ValueError):
+        seconds = float(milliseconds) / 1000 if milliseconds else float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     from email.utils import parsedate_to_datetime
 
     with contextlib.suppress(ValueError, TypeError, OverflowError):
@@ -7463,18 +7462,17 @@ def pause_before_retry(failure: HttpError, tries: int, now: float) -> float | No
 
     `tries` have failed before this one. Sources: RFC 9110 10.2.3; the vendors' own clients.
     """
-    status, headers = failure.status, failure.headers
-    if status == 503 and "loading model" in failure.text.lower():  # llama-server while it starts
+    status, text = failure.status, failure.text
+    if status == 503 and "loading model" in text.lower():  # llama-server while it starts
         return min(15.0, 2.0**tries) if tries < LOADING_TRIES else None
-    most = 2 if status in (408, 409, 429) or 500 < status < 600 else 0
-    if status in (0, 500) or re.search(_UNREADABLE_CALL, failure.text):
+    most = 2 if status in (408, 409, 429) or status > 500 else 0
+    if status in (0, 500) or re.search(_UNREADABLE_CALL, text):
         most = 1
-    stop = headers.get("x-should-retry") == "false" or re.search(_HOPELESS, failure.text)
-    asked = retry_after(headers, now)
-    if tries >= most or stop or (asked or 0) > LONGEST_WAIT:
-        return None
-    jitter = 1 + os.urandom(1)[0] / 1024  # clients that failed together should not return together
-    return asked if asked is not None else 0.5 * 2**tries * jitter
+    wait = retry_after(failure.headers, now)
+    if wait is None:  # clients that failed together should not return together
+        wait = 0.5 * 2**tries * (1 + os.urandom(1)[0] / 1024)
+    hopeless = wait > LONGEST_WAIT or re.search(_HOPELESS, text)
+    return wait if tries < most and not hopeless else None
 
 
 _SERVERS = {  # by their usual port: the name, how to start it, how to give it a longer context
@@ -7508,7 +7506,6 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
     import ssl
 
     host, url, proxy = host_of(url), url.partition("?")[0], re.sub("//[^/@]*@", "//", proxy)
-    way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
     match error:
         case ConnectionRefusedError() if is_loopback(host):
             starts = "\n".join(f"  {name}：{start}" for name, start, _ in _servers_at(url))
@@ -7516,18 +7513,17 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
             text = f"连不上 {url}{tried}：没有程序在监听。先启动服务：\n{starts}\n地址不对请改 "
             text += "--base-url；只想看看效果就用 --backend mock 提问"
         case socket.gaierror() | UnicodeError():
-            text = f"找不到主机 {proxy or host}{way}，请检查地址和网络"
+            text = f"找不到主机 {proxy or host}，请检查地址和网络"
         case ssl.SSLCertVerificationError():
-            text = f"{host} 的证书不可信（自签的请设 SSL_CERT_FILE）：{error.verify_message}{way}"
+            text = f"{host} 的证书不可信：{error.verify_message}；自签的请设 SSL_CERT_FILE"
         case ssl.SSLError():
-            text = f"和 {host} 不能建立加密连接{way}；服务若不是 https，地址请以 http:// 开头"
-        case TimeoutError():
-            text = f"连接 {url} 超时{way}，请检查地址和网络"
+            text = f"和 {host} 不能建立加密连接；服务若不是 https，地址请以 http:// 开头"
         case OSError():
-            text = f"连不上 {url}：{error.strerror or error}{way}，请检查 --base-url"
+            text = f"连不上 {url}：{error.strerror or error}，请检查网络和 --base-url"
         case _:
-            text = f"{url} 回的不是 HTTP（{error_text(error)}）{way}，请检查 --base-url"
-    return BackendError(text)
+            text = f"{url} 回的不是 HTTP（{error_text(error)}），请检查 --base-url"
+    way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
+    return BackendError(text + way)
 
 
 # --- the transport ---
@@ -7536,12 +7532,12 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
 class _TimedSocket(io.RawIOBase):
     """A connected socket for http.client; nothing on it, not even a header, outlasts `patience`."""
 
-    def __init__(self, sock, patience: Patience, clock: Callable[[], float]):
-        self._sock, self._patience, self._clock = sock, patience, clock
-        self._deadline = clock() + patience.whole
+    def __init__(self, sock, patience: Patience):
+        self._sock, self._patience = sock, patience
+        self._deadline = time.monotonic() + patience.whole
 
     def _timed(self, work: Callable, argument):
-        left, silence = self._deadline - self._clock(), self._patience.silence
+        left, silence = self._deadline - time.monotonic(), self._patience.silence
         if left > 0:
             self._sock.settimeout(min(silence, left))
             with contextlib.suppress(TimeoutError):
@@ -7607,72 +7603,25 @@ def _connection(url: str, proxy: str, seconds: float) -> tuple:
     return connection, target, {}
 
 
-def _body_chunks(response) -> Iterator[bytes]:
-    """The body as it arrives. A broken connection just ends it: the fold sees what is missing."""
-    from http.client import HTTPException
-
-    with contextlib.suppress(OSError, HTTPException):
-        while data := response.read1(65536):
-            yield data
-
-
-def _unpacked(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Chunks without their gzip or deflate; we ask for neither, some servers send it anyway."""
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
-    import zlib
-
-    decoder = None
-    for chunk in chunks:
-        unpacked = []
-        while chunk:
-            if decoder is None:  # "deflate" comes with or without zlib's header
-                bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
-                decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-            try:
-                unpacked.append(decoder.decompress(chunk))
-            except zlib.error:
-                raise HttpError(0, "服务器的压缩数据坏了") from None
-            packed = decoder.unused_data[:2] == b"\x1f\x8b"  # a second part, else padding
-            chunk, decoder = (decoder.unused_data, None) if packed else (b"", decoder)
-        yield b"".join(unpacked)
-
-
-def _plain_body(response) -> Iterator[bytes]:
-    """The chunks of a body, unpacked, as UTF-8, and not without end."""
-    chunks, total = _body_chunks(response), 0
-    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
-    if encoding != "identity":
-        chunks = _unpacked(chunks, encoding)
-    charset = response.headers.get_content_charset("utf-8")
-    if charset not in ("utf-8", "us-ascii", "iso-8859-1"):  # the last is most often not meant
-        with contextlib.suppress(LookupError):
-            codecs.lookup(charset)
-            chunks = codecs.iterencode(codecs.iterdecode(chunks, charset, "replace"), "utf-8")
-    for chunk in chunks:
-        total += len(chunk)
-        if total > LONGEST_REPLY:
-            raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
-        yield chunk
-
-
 @contextlib.contextmanager
-def http_exchange(
-    method: str, url: str, headers: dict, body: bytes | None, patience: Patience, clock: Callable,
-):
-    """Context with the response to one request. Raises BackendError and HttpError."""
+def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patience):
+    """Context with the response to a POST of the body, or to a GET where that is None.
+
+    Raises BackendError and HttpError.
+    """
     from http.client import HTTPException
 
     proxy = _proxy_for(url)
     connection, target, extra = _connection(url, proxy, min(patience.connect, patience.whole))
-    sock = response = None
+    sock = None
     try:
         try:
             connection.connect()
             sock = connection.sock
-            connection.sock = _TimedSocket(sock, patience, clock)
+            connection.sock = _TimedSocket(sock, patience)
             # a server may refuse a long body before it has read it, and its answer says why
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                method = "GET" if body is None else "POST"
                 connection.request(method, target, body, {**headers, **extra})
             response = connection.getresponse()
         except (OSError, UnicodeError, HTTPException) as error:
@@ -7682,17 +7631,48 @@ def http_exchange(
             raise connection_problem(error, url, proxy) from error
         yield response
     finally:
-        for opened in filter(None, (response, sock, connection)):
-            opened.close()
+        connection.close()
+        if sock:
+            sock.close()
+
+
+def _plain_body(response) -> Iterator[bytes]:
+    """The chunks of a body, unpacked: we ask for no compression, some servers send it anyway.
+
+    A connection that breaks just ends it: the fold sees what is missing.
+    """
+    import zlib
+    from http.client import HTTPException
+
+    encoding = (response.headers.get("content-encoding") or "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
+        raise BackendError(f"服务器用了不认识的压缩方式 {encoding}")
+    unpack, total = bytes if encoding == "identity" else None, 0
+    try:
+        while chunk := response.read1(65536):
+            if unpack is None:  # "deflate" comes with or without zlib's header
+                bare = encoding == "deflate" and chunk[0] & 15 != zlib.DEFLATED
+                form = -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
+                unpack = zlib.decompressobj(form).decompress
+            chunk = unpack(chunk)
+            total += len(chunk)
+            if total > LONGEST_REPLY:
+                raise BackendError(f"服务器的回复超过 {LONGEST_REPLY // 2**20} MiB，已停止")
+            yield chunk
+    except zlib.error:
+        raise HttpError(0, "服务器的压缩数据坏了") from None
+    except (OSError, HTTPException):
+        pass
 
 
 # --- the reply: bytes → JSON objects, whatever the framing ---
 
+_WEB_PAGE = "收到的是网页"  # instead of an API: most often the path is wrong
+
 
 def _whole_or_lines(chunks: Iterable[bytes]) -> list:
     """The JSON values of a body: one document, or one per line (NDJSON)."""
-    body = b"".join(chunks)
-    text = body.decode(json.detect_encoding(body), "replace")
+    text = b"".join(chunks).decode("utf-8-sig", "replace")
     try:
         return [json.loads(text)]
     except (ValueError, RecursionError):
@@ -7720,7 +7700,7 @@ def reply_objects(chunks: Iterable[bytes]) -> Iterator[dict]:
         start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     chunks = itertools.chain([head], chunks)
     if start == b"<":
-        raise HttpError(404, "收到的是网页：" + read_error(b"".join(chunks))[0])
+        raise HttpError(200, f"{_WEB_PAGE}（{read_error(b''.join(chunks))[0]}），不是 API")
     read = _whole_or_lines if start in (b"{", b"[") else _events
     try:
         for value in read(chunks):
@@ -7743,17 +7723,13 @@ class Question(NamedTuple):
 
     messages: list[dict]
     tools: list[dict]  # neutral definitions, as ToolRegistry.schemas gives them
-    tool_choice: str | dict = "auto"
+    choice: str | dict | None = None  # None is "auto": LM Studio refuses the very key
 
-    @property
-    def choice(self) -> str | dict | None:
-        """The choice, unless it is the default: LM Studio refuses the very key."""
-        return self.tool_choice if self.tools and self.tool_choice != "auto" else None
 
-    @property
-    def used_ids(self) -> set[str]:
-        """The ids of all calls in the history."""
-        return {c["id"] for m in self.messages for c in m.get("tool_calls") or () if c.get("id")}
+def _question(messages: list[dict], tools: list[dict], choice: str | dict) -> Question:
+    """The question; told "none", llama-server prints the call as text: offer nothing instead."""
+    tools = tools if choice != "none" else []
+    return Question(messages, tools, choice if tools and choice != "auto" else None)
 
 
 class Settings(NamedTuple):
@@ -7763,14 +7739,6 @@ class Settings(NamedTuple):
     options: dict = {}  # sent as given
     max_tokens: int | None = None
     stream: bool = True
-
-
-class Quirk(NamedTuple):
-    """One way a server differs: how it refuses, how the request changes, what the user is told."""
-
-    refusal: str  # a regular expression
-    change: Callable[[dict], dict]
-    notice: str
 
 
 _ESSENTIAL = frozenset({"model", "messages", "contents", "system", "systemInstruction", "tools"})
@@ -7783,8 +7751,8 @@ def refused_field(text: str, body: dict) -> str | None:
     'top_k'
     """
     for field in sorted(set(body) - _ESSENTIAL, key=len, reverse=True):
-        pattern = rf"(?<!\w){re.escape(field)}(?!\w)"
-        if re.search(pattern if len(field) > 3 else rf"[`'\"]{pattern}[`'\"]", text):
+        quote = "" if len(field) > 3 else "[`'\"]"
+        if re.search(rf"(?<!\w){quote}{re.escape(field)}{quote}(?!\w)", text):
             return field
     return None
 
@@ -7811,18 +7779,15 @@ def told_as_text(question: Question) -> Question:
     """The question in the text protocol: tools in the system message, calls and results as text."""
     if not question.tools:
         return question
-    rest = tidy_history(question.messages)
-    system = rest.pop(0)["content"] if rest and rest[0]["role"] == "system" else ""
-    prompt = f"{system}\n\n{text_tools_prompt(question.tools)}".strip()
-    messages = [{"role": "system", "content": prompt}]
-    for message in rest:
+    prompt = {"role": "system", "content": text_tools_prompt(question.tools)}
+    messages: list[dict] = []
+    for message in tidy_history([*question.messages, prompt]):
         match message:
             case {"role": "tool", "content": text}:
                 _add_user(messages, text_tool_result(text))
             case {"role": "assistant", "tool_calls": calls, "content": text}:
                 for function in (call["function"] for call in calls):
-                    arguments = arguments_object(function["arguments"])
-                    value = {"name": function["name"], "arguments": arguments}
+                    value = {**function, "arguments": arguments_object(function["arguments"])}
                     text += f"\n<tool_call>\n{json_text(value)}\n</tool_call>"
                 messages.append({"role": "assistant", "content": text.strip()})
             case _:
@@ -7830,33 +7795,29 @@ def told_as_text(question: Question) -> Question:
     return Question(messages, [])
 
 
-def _unwrapped(call: ToolCall, tools: list[dict]) -> ToolCall:
+def _unwrapped(call: ToolCall, reading: _Reading) -> ToolCall:
     """The call without a list of one (gpt-oss), or a sole key (DeepSeek V3.2), around arguments."""
-    schema = next((tool["parameters"] for tool in tools if tool["name"] == call.name), {})
-    names = schema.get("properties", {}).keys()
-    with contextlib.suppress(ValueError, RecursionError):
-        text = isinstance(call.arguments, str)
-        match json.loads(call.arguments) if text else call.arguments:
-            case [inner] | {"arguments": inner} | {"input": inner} as outer if len(outer) == 1:
-                inner = parse_arguments(inner)
-                if inner.keys() <= names and not names & {"arguments", "input"}:
-                    return call._replace(arguments=inner)
-    return call
+    text = call.arguments
+    listed = isinstance(text, str) and re.fullmatch(r"(?s)\s*\[(.*)\]\s*", text)
+    bare = _new_call(reading, call.name, listed[1] if listed else text).arguments
+    changed = isinstance(bare, dict) and bare != _parsed(text)
+    return call._replace(arguments=bare) if changed else call
 
 
 def sorted_text(turn: Turn, question: Question) -> Turn:
     """The turn with reasoning, and calls if there are no proper ones, taken out of its text."""
+    # an emoji may come in halves, one per delta
+    text = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if question.tools and not turn.calls:
-        parts = parse_text_tool_calls(
-            turn.text, question.tools, used_ids=question.used_ids, cut=turn.finish == "length",
-        )
+        ids, cut_off = call_ids(question.messages), turn.finish == "length"
+        parts = parse_text_tool_calls(text, question.tools, used_ids=ids, cut=cut_off)
         if parts.calls:
-            reasoning = turn.reasoning or parts.reasoning
-            return turn._replace(text=parts.text, calls=parts.calls, reasoning=reasoning)
-    whole = turn.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    text, reasoning = split_reasoning(whole)  # whole: an emoji may come in halves, one per delta
-    calls = tuple(_unwrapped(call, question.tools) for call in turn.calls)
-    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or reasoning)
+            thought = turn.reasoning or parts.reasoning
+            return turn._replace(text=parts.text, calls=parts.calls, reasoning=thought)
+    text, thought = split_reasoning(text)
+    reading = _Reading(question.tools)
+    calls = tuple(_unwrapped(call, reading) for call in turn.calls)
+    return turn._replace(text=text, calls=calls, reasoning=turn.reasoning or thought)
 
 
 _MODEL_UNKNOWN = (
@@ -7874,11 +7835,13 @@ _CUT_SHORT = (  # reasons to end an answer that was not at its end
     r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
 )
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
-_ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user can do about it
+_ADVICE = (  # the statuses or the words of a refusal; what the user can do about it
+    ((0,), "", "重试后还是这样；请看服务器的日志，检查 --base-url"),
+    ((), _UNREADABLE_CALL, "模型写出了服务器读不懂的工具调用，重试也一样；换个问法或换个模型再试"),
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), "", "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
     ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
@@ -7889,8 +7852,7 @@ _ADVICE = (  # the statuses or, below 500, the words of a refusal; what the user
 class HttpModel:
     """A model behind HTTP; a vendor's class says how a request is written and a reply is read.
 
-    notice(sentence) tells the user, once each, what the program had to work around. clock, now and
-    sleep are parameters for tests; None means the real ones.
+    notice(sentence) tells the user, once each, what the program had to work around.
     """
 
     usual_url = url_variable = model_variable = ""  # variables of the environment
@@ -7899,33 +7861,34 @@ class HttpModel:
     versions: tuple[str, ...] = ()  # ends of a pasted address that `path` has already
     key_header = ("Authorization", "Bearer {}")
     other_headers: dict[str, str] = {}
-    quirks: tuple[Quirk, ...] = ()
+    quirks: tuple[tuple, ...] = ()  # as OPENAI_QUIRKS
     build: Callable[[Question, Settings], dict]  # the body, before what was learned
     fold: Callable[[set[str]], object]  # used ids → feed(object) → [(kind, text)] …, turn() → Turn
 
     def __init__(
-        self, base_url: str, settings: Settings = Settings(), *, key: str = "", key_hint: str = "",
-        patience: Patience = Patience(), notice: Callable[[str], None] | None = None,
-        clock: Callable | None = None, now: Callable | None = None, sleep: Callable | None = None,
+        self, base_url: str, settings: Settings = Settings(), *, key: str = "",
+        key_hint: str = "请用 --key 给出正确的密钥", patience: Patience = Patience(),
+        notice: Callable[[str], None] = lambda sentence: None,
+        now: Callable = time.time, sleep: Callable = time.sleep,
     ):
         if not key.isascii() or not key.isprintable():
             raise BackendError("密钥里有空白行或不是 ASCII 的字符，多半是复制时多带了内容")
         base, _, self.query = repair_base_url(base_url).partition("?")
         self.base_url = functools.reduce(str.removesuffix, self.versions, base)
-        self.settings, self.patience = settings, patience
-        self.key, self.key_hint = key.strip(), key_hint
+        self.settings, self.patience, self.key_hint = settings, patience, key_hint
+        key = key.strip()
+        self._secret = key.removeprefix("Bearer ")  # with it: a token, as relays want it
+        name, form = self.key_header if self._secret == key else ("Authorization", "{}")
+        self._headers = {
+            "Content-Type": "application/json", "Accept-Encoding": "identity",
+            "Connection": "close", "User-Agent": f"w4d3_tools_mcp/{VERSION}",
+            **self.other_headers, **({name: form.format(key)} if key else {}),
+        }
         self.requests = 0  # for answers, so far, retries included
-        self._clock, self._now = clock or time.monotonic, now or time.time
-        self._sleep, self._tell = sleep or time.sleep, notice or (lambda sentence: None)
+        self._tell, self._now, self._sleep = notice, now, sleep
         self._said: set[str] = set()
         self._as_text = False  # the server takes no tools
         self._changes: list[Callable[[dict], dict]] = []  # of every request: learned from refusals
-
-    def headers(self) -> dict:
-        """The vendor's headers; a key that starts with "Bearer " is a token, as relays want it."""
-        is_token = self.key.startswith("Bearer ")
-        name, form = ("Authorization", "{}") if is_token else self.key_header
-        return {**self.other_headers, **({name: form.format(self.key)} if self.key else {})}
 
     def notice(self, sentence: str) -> None:
         """Tell the user, unless they know already."""
@@ -7935,23 +7898,20 @@ class HttpModel:
 
     def _without_key(self, text: str) -> str:
         """Some servers quote the key in their errors."""
-        secret = self.key.removeprefix("Bearer ")
-        return text.replace(secret, "[已隐去]") if secret else text
+        return text.replace(self._secret, "[已隐去]") if self._secret else text
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
         """The model's answer. Raises BackendError with a sentence for the user."""
-        # told "none", llama-server prints the call as text: offer nothing instead
-        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
-        show = on_delta or (lambda kind, piece: None)
-        for attempt in range(2):
-            turn = self._ask(question, show)
+        question = _question(messages, tools, tool_choice)
+        for last in (False, True):
+            turn = self._ask(question, on_delta or (lambda kind, piece: None))
             if turn.calls or turn.text.strip():
                 return turn
             if turn.finish == "length":
                 raise BackendError("模型用完了长度上限还没有写出回答，请加大 --max-tokens")
-            if attempt == 0:
+            if not last:
                 self.notice("模型的回答是空的，再问一次。")
         raise BackendError(f"模型两次都给了空的回答（{turn.finish}），换个问法或换个模型再试")
 
@@ -7974,7 +7934,7 @@ class HttpModel:
             if wait is None:
                 unknown = 0 < failure.status < 500 and re.search(_MODEL_UNKNOWN, failure.text)
                 known = self._known_models() if unknown else ""
-                raise BackendError(self._explained(failure, known)) from failure
+                raise self._explained(failure, known) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
             reason = self._without_key(cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
@@ -7982,18 +7942,13 @@ class HttpModel:
             self._sleep(wait)
             tries += 1
 
-    def _objects(self, method: str, path: str, body: dict | None = None) -> Iterator[dict]:
+    def _objects(self, path: str, body: dict | None = None) -> Iterator[dict]:
         """The objects of a good reply. Raises HttpError for any other."""
         data = None if body is None else json_text(body).encode()
-        headers = {
-            "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-            "Accept-Encoding": "identity", "Connection": "close",
-            "User-Agent": f"w4d3_tools_mcp/{VERSION}", **self.headers(),
-        }
         mark = ("&" if "?" in path else "?") if self.query else ""
         url = self.base_url + path + mark + self.query
         self.requests += body is not None
-        with http_exchange(method, url, headers, data, self.patience, self._clock) as response:
+        with http_exchange(url, self._headers, data, self.patience) as response:
             chunks = _plain_body(response)
             if response.status >= 300:
                 text, value = read_error(b"".join(chunks))
@@ -8006,19 +7961,17 @@ class HttpModel:
 
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
-        fold, screen = self.fold(question.used_ids), TextStream(question.tools)
-        for value in self._objects("POST", self.path, body):
+        fold, screen = self.fold(call_ids(question.messages)), TextStream(question.tools)
+        for value in self._objects(self.path, body):
             for kind, piece in fold.feed(value):
                 for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
                     show(*shown)
         for shown in screen.close():
             show(*shown)
-        try:
-            plain = fold.turn()
-        except BackendError as error:
-            raise HttpError(0, str(error), turn=error.turn) from None
         if not fold.done:
-            raise HttpError(0, "连接断了，没有结束标记", turn=plain)
+            begun = cut(screen.parts.text, 300)
+            raise HttpError(0, "连接断了，没有结束标记" + (f"（已收到：{begun}）" if begun else ""))
+        plain = fold.turn()
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
             self.notice("模型把调用写成了文字，已照样识别并执行。")
@@ -8047,47 +8000,41 @@ class HttpModel:
             return False
         if "tools" in body and re.search(_NO_TOOLS, text) and not re.search(_NO_STREAM, text):
             self._as_text = True
-            flags = {"tool-call-parser": _SERVERS[8000], "jinja": _SERVERS[8080]}.items()
             why = "服务器说这个模型不支持工具。"
-            for name, start, _ in (server for word, server in flags if word in text):
-                why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
+            for word, port in (("tool-call-parser", 8000), ("jinja", 8080)):
+                if word in text:
+                    name, start, _ = _SERVERS[port]
+                    why = f"这个 {name} 没有打开工具调用，要这样启动：{start}。"
             self.notice(why + _TEXT_PROTOCOL)
             return True
-        for quirk in self.quirks:
-            if re.search(quirk.refusal, text) and quirk.change(body) != body:
-                self._changes.append(quirk.change)
-                self.notice(quirk.notice)
-                return True
         field = refused_field(text, body) if status in (200, 400, 422) else None
-        if field:
-            self._changes.append(functools.partial(_without, key=field))
-            self.notice(f"服务器不接受 {field}，已去掉后重发。")
-        return field is not None
+        dropped = functools.partial(_without, key=field)
+        row = (re.escape(field or ""), dropped, f"服务器不接受 {field}，已去掉后重发。")
+        for refusal, change, notice in (*self.quirks, row):
+            if re.search(refusal, text) and change(body) != body:
+                self._changes.append(change)
+                self.notice(notice)
+                return True
+        return False
 
-    def _explained(self, failure: HttpError, advice: str = "") -> str:
+    def _explained(self, failure: HttpError, advice: str = "") -> BackendError:
         """What happened and what to do; `advice` is better than ours."""
-        status, text = failure.status, self._without_key(failure.text)
+        status, text = failure.status, failure.text.rstrip("。.") or "（没有说明）"
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
-                text = f"对话有 {tokens} 个 token，服务器的上下文只有 {room} 个"
-                return f"{text}。办法：{_SERVERS[8080][2]}"
-        if status == 0:
-            begun = failure.turn.text if failure.turn else ""
-            text += "，重试后还是这样；请看服务器的日志，检查 --base-url"
-            return text + (f"。已收到：{cut(begun, 300)}" if begun else "")
-        if re.search(_UNREADABLE_CALL, text):
-            return f"模型写出了服务器读不懂的工具调用，重试也一样（{text}）。换个问法或换个模型再试"
-        words = text.rstrip("。.") or "（没有说明）"
-        said = f"{host_of(self.base_url)} 返回 HTTP {status}：{words}。"
-        if (wait := retry_after(failure.headers, self._now()) or 0) > LONGEST_WAIT:
-            return f"{said}服务器要求等 {wait:.0f} 秒，请晚些再试"
+                text += f"（对话有 {tokens} 个 token，服务器的上下文只有 {room} 个）"
+        wait = retry_after(failure.headers, self._now()) or 0
+        if wait > LONGEST_WAIT:
+            advice = f"服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
-            if status in statuses or (words and status < 500 and re.search(words, text))
+            if status in statuses or (words and re.search(words, text))
         )
-        key, url = self.key_hint or "请用 --key 给出正确的密钥", self.base_url + self.path
-        longer = _longer_context(self.base_url)
-        return said + (advice or next(fits).format(key=key, url=url, longer=longer))
+        ours = next(fits).format(
+            key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
+        )
+        who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
+        return BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
 
     def _known_models(self) -> str:
         try:
@@ -8101,14 +8048,14 @@ class HttpModel:
     def models(self) -> list[str]:
         """The names that the server lists. Raises BackendError."""
         try:
-            reply = next(self._objects("GET", self.models_path))
+            reply = next(self._objects(self.models_path))
         except HttpError as failure:
             if self.mended(failure, {}):
                 return self.models()
-            raise BackendError(self._explained(failure)) from failure
-        listed = reply.get("data") or reply.get("models") or []
-        names = [m.get("id") or m.get("name") for m in listed if isinstance(m, dict)]
-        return [name.removeprefix("models/") for name in names if isinstance(name, str)]
+            raise self._explained(failure) from failure
+        listed = _list(reply.get("data") or reply.get("models"))
+        names = (_text(m.get("id") or m.get("name")) for m in map(_dict, listed))
+        return [name.removeprefix("models/") for name in names if name]
 
 
 # --- OpenAI and compatible ---
@@ -8137,11 +8084,11 @@ def _on_messages(change: Callable[[dict], dict]) -> Callable[[dict], dict]:
 
 
 def _nine_letter_ids(message: dict) -> dict:
-    """Ids as Mistral wants them; those that fit stay, equal ones stay equal."""
+    """Ids as Mistral wants them; equal ones stay equal."""
     import zlib
 
     def short(id: str) -> str:
-        return id if re.fullmatch("[A-Za-z0-9]{9}", id) else f"i{zlib.crc32(id.encode()):08x}"
+        return f"i{zlib.crc32(id.encode()):08x}"
 
     if calls := message.get("tool_calls"):
         return {**message, "tool_calls": [{**call, "id": short(call["id"])} for call in calls]}
@@ -8163,42 +8110,44 @@ def _one_call_per_turn(body: dict) -> dict:
 
 
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}
-OPENAI_QUIRKS = (
-    Quirk(  # OpenAI o-series and GPT-5
+OPENAI_QUIRKS = (  # how a server refuses, how the request changes, what the user is told
+    (  # OpenAI o-series and GPT-5
         r"(?s)max_tokens.*max_completion_tokens",
         lambda body: {_NEW_NAMES.get(key, key): value for key, value in body.items()},
         "服务器要 max_completion_tokens，已代替 max_tokens 重发。",
     ),
-    Quirk(
+    (
         _NO_STREAM, lambda body: _without(_without(body, "stream"), "stream_options"),
         "服务器不能边写边发，已改为一次收完。",
     ),
-    Quirk(  # Mistral
+    (  # Mistral
         r"(?i)length of 9|\[?a-zA-Z0-9\]?\{9\}|9 (alphanumeric|characters)",
         _on_messages(_nine_letter_ids), "服务器要九个字符的调用 id，已改写后重发。",
     ),
-    Quirk(  # gpt-oss template in llama-server
+    (  # gpt-oss template in llama-server
         r"(?i)both content and thinking", _on_messages(
             lambda message: {k: v for k, v in message.items() if not k.startswith("reasoning")}
         ), "服务器不要思考过程，已去掉后重发。",
     ),
-    Quirk(  # Llama 3 templates
+    (  # Llama 3 templates
         r"(?i)single tool.calls? at once", _one_call_per_turn,
         "这个模型的模板一轮只容一个调用，已把历史拆开重发。",
     ),
-    Quirk(  # Gemma 2 templates
+    (  # Gemma 2 templates
         r"(?i)system role (is )?not supported|does not support.{0,9}system (role|message)",
         lambda body: {**body, "messages": tidy_history(
             [{**body["messages"][0], "role": "user"}, *body["messages"][1:]]
         )}, "这个模型的模板没有系统提示，已放进第一条用户消息重发。",
     ),
-    Quirk(
-        r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)",
-        _on_messages(
+    (
+        r"(?i)content[^.]{0,40}(non-empty|must not be empty|cannot be empty)", _on_messages(
             lambda m: m if m["content"] or "tool_calls" not in m else {**m, "content": None}
         ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
+
+
+_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 
 
 class OpenAICompatLLM(HttpModel):
@@ -8213,9 +8162,9 @@ class OpenAICompatLLM(HttpModel):
     fold = OpenAIFold
 
     def mended(self, failure: HttpError, body: dict) -> bool:
-        wrong_path = failure.status in (404, 405) or "Unexpected endpoint" in failure.text
+        wrong = failure.status in (404, 405) or re.search(_WRONG_PATH, failure.text)
         host = self.base_url.removesuffix("/api")  # right for Open WebUI, not for Ollama
-        if wrong_path and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
+        if wrong and host.count("/") == 2 and not re.search(_MODEL_UNKNOWN, failure.text):
             self.base_url = host + "/v1"
             self.notice(f"地址应该以 /v1 结尾，已改用 {self.base_url}。")
             return True
@@ -8327,29 +8276,31 @@ class TransformersLLM:
     Raises BackendError when the packages or the model are missing, or refuse.
     """
 
-    def __init__(self, folder: str, settings: Settings = Settings(), *, notice=None):
+    def __init__(
+        self, folder: str, settings: Settings = Settings(), *,
+        notice: Callable[[str], None] = lambda sentence: None,
+    ):
         try:
             import torch  # noqa: F401, transformers generates nothing without it
             from transformers import AutoModelForCausalLM, AutoTokenizer
-        except ImportError as error:
-            reason = f"少了 {error.name}" if error.name else error_text(error)
-            raise BackendError(f"{reason}：请先 pip install transformers torch") from error
-        try:
+
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self._model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        except ImportError as error:
+            raise BackendError(f"{error}：请先 pip install transformers torch") from error
         except Exception as error:  # the packages raise what they like
             raise BackendError(f"{folder} 不是能读的模型目录：{error_text(error)}") from error
         if not (template := self._tokenizer.chat_template):
             raise BackendError(f"{folder} 没有对话模板（chat template），请换一个 instruct 模型")
         self._as_text = "tools" not in str(template)
-        if self._as_text and notice:
+        if self._as_text:
             notice(f"这个模型的模板不认识工具。{_TEXT_PROTOCOL}")
         self.settings, self.requests, self.base_url = settings, 0, ""
 
     def chat(
         self, messages: list[dict], tools: list[dict], tool_choice="auto", on_delta=None,
     ) -> Turn:
-        question = Question(messages, tools if tool_choice != "none" else [], tool_choice)
+        question = _question(messages, tools, tool_choice)
         asked = told_as_text(question) if self._as_text else question
         self.requests += 1
         try:
@@ -8364,7 +8315,7 @@ class TransformersLLM:
             raise BackendError(f"transformers 没有跑通：{error_text(error)}") from error
         read = inputs["input_ids"].shape[1]
         written = output[read:].tolist()
-        ended = bool(written) and written[-1] in self._tokenizer.all_special_ids
+        ended = written[-1:] and written[-1] in self._tokenizer.all_special_ids
         # markers of calls may be special tokens, so only the one that ends the answer is dropped
         text = self._tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
         usage = Usage(read, len(written))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import json
+import random
 import socket
 import ssl
 import sys
@@ -12,6 +14,7 @@ import threading
 import time
 import types
 import zlib
+from pathlib import Path
 
 import pytest
 from fake_server import (
@@ -50,15 +53,15 @@ def calculator_only() -> w.ToolRegistry:
 
 @contextlib.contextmanager
 def raw_server(talk):
-    """The port of a server that says whatever talk(peer) sends after the head of a request."""
+    """The port of a server that says whatever talk(peer, head) sends after the head it got."""
 
     def serve():
         with contextlib.suppress(OSError):
             while True:
                 peer, _ = listener.accept()
                 with peer:
-                    peer.recv(65536)
-                    talk(peer)
+                    head = peer.recv(65536)
+                    talk(peer, head)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
@@ -808,10 +811,7 @@ def test_a_certificate_that_is_not_trusted_names_the_variable_for_its_own():
         "http://u:p@x/v1",
         "http://[::1",
         "：//",
-        "http://a..b/v1",
-        "http://.b/v1",
         "http://a b/v1",
-        "http://" + "a" * 64 + ".b/v1",
     ],
 )
 def test_addresses_that_mean_nothing_are_refused(text):
@@ -858,7 +858,7 @@ def test_E5_localhost_is_tried_in_both_families_and_the_error_says_so():
 
 def test_E6_what_the_user_names_makes_OLLAMA_HOST_irrelevant():
     for named, environ in [("http://box/v1", {}), ("", {"OPENAI_BASE_URL": "http://box/v1"})]:
-        environ = {**environ, "OLLAMA_HOST": "http://a..b"}
+        environ = {**environ, "OLLAMA_HOST": "http://["}
         assert w.find_place(w.BACKENDS["openai"], named, "", environ)["base_url"] == "http://box/v1"
 
 
@@ -897,7 +897,7 @@ def test_a_proxy_that_cannot_be_used_is_refused_with_a_way_out(monkeypatch, prox
     [("407", b"HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n"), ("HTTP", b"garbage\r\n\r\n")],
 )
 def test_what_a_proxy_answers_instead_is_told(monkeypatch, scheme, words, reply):
-    with raw_server(lambda peer: peer.sendall(reply)) as port:
+    with raw_server(lambda peer, head: peer.sendall(reply)) as port:
         monkeypatch.setenv(f"{scheme}_proxy", f"http://127.0.0.1:{port}")
         said = Client(None, url=f"{scheme}://far.example/v1").fails()
         assert words in said and "代理" in said
@@ -1297,7 +1297,6 @@ def _raw_deflate(data: bytes) -> bytes:
         ("deflate", zlib.compress),
         ("deflate", _raw_deflate),
         ("GZIP", gzip.compress),
-        ("gzip", lambda body: gzip.compress(body[:30]) + gzip.compress(body[30:])),
     ],
 )
 @pytest.mark.parametrize(
@@ -1310,22 +1309,14 @@ def test_E23_compressed_replies_are_read(encoding, pack, body):
         assert server.requests[0][1]["Accept-Encoding"] == "identity"
 
 
-ENCODED = {
-    "declared GBK": ("gbk", "application/json; charset=GBK"),
-    "declared UTF-16": ("utf-16", "application/json; charset=utf-16"),
-    "UTF-8 with a lie": ("utf-8", "application/json; charset=ISO-8859-1"),
-    "UTF-8 with nonsense": ("utf-8", "application/json; charset=utf8mb4"),
-}
-
-
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("encoding, kind", ENCODED.values(), ids=ENCODED)
-def test_bodies_in_other_encodings_are_read(encoding, kind, stream):
+@pytest.mark.parametrize("charset", ["ISO-8859-1", "GBK", "utf8mb4"])
+def test_bodies_are_UTF_8_whatever_their_header_says(charset, stream):
+    kind = f"application/json; charset={charset}"
     body = (events(delta(content="答案"), delta("stop")) if stream else says("答案")).pieces[0]
-    body = body.decode().encode(encoding)
     with FakeServer(Reply(body[:31], body[31:], type=kind)) as server:
         assert Client(server).run()[0].text == "答案"
-    with FakeServer(Reply("没有权限".encode(encoding), status=418, type=kind)) as server:
+    with FakeServer(Reply("没有权限".encode(), status=418, type=kind)) as server:
         assert "没有权限" in Client(server).fails()
 
 
@@ -1448,16 +1439,11 @@ def test_E25_a_key_from_the_environment_goes_only_where_it_belongs(backend, url,
     assert w.find_place(w.BACKENDS[backend], url, "given", environ)["key"] == "given"
 
 
-def test_E26_silence_and_endless_trickles_end():
+def test_E26_silence_ends():
     stay = threading.Event()
     with FakeServer(Reply(b"data: ", stay, type="text/event-stream")) as server:
         assert "没有动静" in Client(server, patience=w.Patience(1, 0.2, 9)).fails()
         stay.set()
-    ticks = iter([0.0] + [99.0] * 99)
-    with FakeServer(events(*TEXT * 50)) as server:
-        client = Client(server)
-        client.model._clock = lambda: next(ticks)
-        assert "还没有答完" in client.fails()
 
 
 @pytest.mark.parametrize(
@@ -1501,9 +1487,10 @@ def test_nothing_listening_over_a_real_socket():
 
 def test_a_host_that_does_not_exist_and_a_server_that_is_no_http():
     assert "找不到主机" in Client(None, url="http://no-such-host.invalid/v1").fails()
-    with raw_server(lambda peer: peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as port:
+    with raw_server(lambda peer, head: peer.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as port:
         assert "不是 HTTP" in Client(None, url=f"http://127.0.0.1:{port}/v1").fails()
-    assert "找不到主机" in Client(None, url="http://" + "数" * 60 + ".invalid/v1").fails()
+    for host in ("数" * 60 + ".invalid", "a..b", ".b", "a" * 64 + ".b"):
+        assert "找不到主机" in Client(None, url=f"http://{host}/v1").fails()
 
 
 def trickle(peer, head: bytes) -> None:
@@ -1526,21 +1513,108 @@ STARTS = {
 
 @pytest.mark.parametrize("head", STARTS.values(), ids=STARTS)
 def test_E26_nothing_that_trickles_outlasts_the_patience(head):
-    with raw_server(lambda peer: trickle(peer, head)) as port:
+    with raw_server(lambda peer, _: trickle(peer, head)) as port:
         client = Client(None, url=f"http://127.0.0.1:{port}/v1", patience=w.Patience(2, 9, 0.3))
         assert "0.3 秒还没有答完" in client.fails() and client.slept == []
 
 
 HEADS = {
     "headers without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200,
-    "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70000,
+    "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"y" * 7_000_000,
 }
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_a_head_without_end_is_refused(head):
-    with raw_server(lambda peer: peer.sendall(head)) as port:
+    with raw_server(lambda peer, head: peer.sendall(head)) as port:
         assert "不是 HTTP" in Client(None, url=f"http://127.0.0.1:{port}/v1").fails()
+
+
+BODY = ANSWERS.pieces[0]
+FRAMED = {
+    "no length: to the end": b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
+    "a length, and more than that": b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH:%d\r\n\r\n%s<html>"
+    % (len(BODY), BODY),
+    "chunks with extensions and a trailer": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n%x;a=b\r\n%s\r\n%X\r\n%s\r\n"
+        b"0\r\nX: y\r\n\r\n" % (30, BODY[:30], len(BODY) - 30, BODY[30:])
+    ),
+    "100 Continue before it": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + BODY,
+    "no reason, bare line ends": b"HTTP/1.0 200\nX-Y:z\n\n" + BODY,
+    "a length that is none": b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n" + BODY,
+    "an odd header": b"HTTP/1.1 200 OK\r\nno colon\r\n: x\r\nY: \xff\r\n\r\n" + BODY,
+}
+
+
+@pytest.mark.parametrize("reply", FRAMED.values(), ids=FRAMED)
+def test_a_reply_is_read_however_it_is_framed(reply):
+    with raw_server(lambda peer, head: peer.sendall(reply)) as port:
+        assert Client(None, url=f"http://127.0.0.1:{port}/v1").run()[0].text == "395"
+
+
+BROKEN = {
+    "a chunk without size": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "chunks without end": b"Transfer-Encoding: chunked\r\n\r\n5\r\ndata:",
+    "less than the length": b"Content-Length: 9999\r\n\r\ndata: x",
+    "a head that ends": b"X: y",
+}
+
+
+@pytest.mark.parametrize("rest", BROKEN.values(), ids=BROKEN)
+def test_a_reply_whose_frame_is_broken_is_an_error(rest):
+    with raw_server(lambda peer, head: peer.sendall(b"HTTP/1.1 200 OK\r\n" + rest)) as port:
+        client = Client(None, url=f"http://127.0.0.1:{port}/v1")
+        assert "重试后还是这样" in client.fails() and len(client.slept) == 1
+
+
+def mangled(reply: bytes, choice: random.Random) -> bytes:
+    """The reply with up to six places changed, removed or filled with something else."""
+    reply = bytearray(reply)
+    for _ in range(choice.randint(0, 6)):
+        place = choice.randrange(len(reply) or 1)
+        odd = choice.choice(
+            [b"", b"\r\n", b"\n", b" ", b"-", b"9" * 30, b"\0", b"nan", b"\xff", b":"]
+        )
+        reply[place : place + choice.randint(0, 8)] = odd
+    return bytes(reply)
+
+
+def test_no_bytes_of_a_server_raise_anything_but_a_sentence_for_the_user():
+    choice, seeds = random.Random(5), [*FRAMED.values(), *HEADS.values(), *STARTS.values()]
+    replies = [mangled(choice.choice(seeds)[:999], choice) for _ in range(300)]
+    with raw_server(lambda peer, head: peer.sendall(replies[-1])) as port:
+        while replies:
+            with contextlib.suppress(w.BackendError):
+                Client(None, url=f"http://127.0.0.1:{port}/v1").run()
+            replies.pop()
+
+
+CERTIFICATE = Path(__file__).parent / "data/localhost.pem"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_https_is_spoken_through_a_proxy_and_only_with_a_certificate(monkeypatch, trusted):
+    def proxy(peer, head):
+        heads.append(head)
+        peer.sendall(b"HTTP/1.1 200 Connected\r\nX: y\r\n\r\n")
+        with context.wrap_socket(peer, server_side=True) as inside:
+            inside.recv(65536)
+            inside.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    heads = []
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    with raw_server(proxy) as port:
+        monkeypatch.setenv("https_proxy", f"http://me:p%40ss@127.0.0.1:{port}")
+        client = Client(None, url="https://far.example/v1")
+        if trusted:
+            assert client.run()[0].text == "395"
+            assert heads[0].startswith(b"CONNECT far.example:443 HTTP/1.")
+            assert base64.b64encode(b"me:p@ss") in heads[0]
+        else:
+            assert "证书不可信" in client.fails()
 
 
 def test_https_on_a_plain_port_is_explained():
@@ -1548,12 +1622,31 @@ def test_https_on_a_plain_port_is_explained():
         assert "https" in Client(server, url=server.url.replace("http:", "https:")).fails()
 
 
-def test_a_web_page_instead_of_an_api_is_named():
+PAGES = {
+    "with a title": b"<!doctype html><title>Open WebUI</title>",
+    "after blanks": b"\r\n\xef\xbb\xbf <html><body>Open WebUI</body></html>",
+    "a comment first": b"<!-- made by x --><html><title>Open WebUI</title></html>",
+}
+
+
+@pytest.mark.parametrize("kind", ["OpenAICompatLLM", "AnthropicLLM", "GeminiLLM"])
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_a_web_page_instead_of_an_api_is_called_that_and_is_no_404(page, kind):
+    page = Reply(page, type="text/html")
+    with FakeServer(page, strict=False, get=page) as server:
+        client = Client(server, getattr(w, kind))
+        said = client.fails()
+        assert "Open WebUI" in said and "网页" in said and "--base-url" in said
+        assert "HTTP 404" not in said and server.requests[0][0] in said and client.slept == []
+        with pytest.raises(w.BackendError, match="网页"):
+            client.model.models()
+
+
+def test_a_web_page_at_a_bare_address_is_asked_again_below_v1():
     page = Reply(b"<!doctype html><title>Open WebUI</title>", type="text/html")
     with FakeServer(page, ANSWERS) as server:
-        assert Client(server, url=server.origin).run()[0].text == "395"
-    with FakeServer(page) as server:
-        assert "Open WebUI" in Client(server).fails()
+        client = Client(server, url=server.origin)
+        assert client.run()[0].text == "395" and "/v1" in client.told[0]
 
 
 HOSTILE = [

@@ -196,6 +196,42 @@ def test_a_tool_may_set_its_own_time():
     assert "0.02 秒" in results(messages)[0]
 
 
+class JumpingClock:
+    """A clock that goes on by `step` at every look, and once, at look number `at`, by `jump`."""
+
+    def __init__(self, step, at, jump, then=lambda: None):
+        self.step, self.at, self.jump, self.then = step, at, jump, then
+        self.now, self.looks = 1000.0, 0
+
+    def monotonic(self):
+        self.looks += 1
+        self.now += self.jump if self.looks == self.at else self.step
+        if self.looks == self.at + 1:
+            self.then()
+        return self.now
+
+
+@pytest.mark.parametrize("at", [3, 4, 9])
+@pytest.mark.parametrize("number", [1, 2])
+def test_time_in_which_the_whole_machine_stood_still_does_not_count(monkeypatch, at, number):
+    go = threading.Event()
+    monkeypatch.setattr(w4d3_tools_mcp, "SLICE", 0.001)
+    monkeypatch.setattr(w4d3_tools_mcp, "time", JumpingClock(0.0, at, 3600.0, go.set))
+    script = [calls(*[("t", {"n": n}) for n in range(number)]), Turn("好")]
+    messages, _ = run(script, [tool("t", lambda a: go.wait(20))], limits=Limits(seconds=60.0))
+    assert results(messages) == ["true"] * number
+
+
+@pytest.mark.parametrize("step", [0.5, 4.0])
+def test_a_machine_that_is_only_slow_extends_no_deadline(monkeypatch, step):
+    never, clock = threading.Event(), JumpingClock(step, 0, 0.0)
+    monkeypatch.setattr(w4d3_tools_mcp, "SLICE", 0.001)
+    monkeypatch.setattr(w4d3_tools_mcp, "time", clock)
+    script = [calls(("t", {})), Turn("好")]
+    _, events = run(script, [tool("t", lambda a: never.wait())], limits=Limits(seconds=8.0))
+    assert statuses(events) == ["timed_out"] and clock.looks <= 8 / step + 3
+
+
 def test_a_repeated_call_gets_the_old_result_and_the_third_time_stops():
     ran = []
     same = [calls(("t", {"n": 1}))] * 3
