@@ -2152,7 +2152,7 @@ _SECRET = (
 _WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
 _FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
 _ROOT = "home|Users|root|etc|tmp|var|usr|opt|mnt|srv|data|dev|proc|private|Volumes|work"
-_PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, new in (
+_PRIVATE = (
     (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", _GONE),
     (r"(?:(?:[sprg]k|hf|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|xai|shpat|whsec)"
      rf"[-_]{_RANDOM}|A[KS]IA(?=[A-Z0-9]{{12}})|AIza|eyJ)[A-Za-z0-9_.-]{{12,}}", _GONE),
@@ -2169,7 +2169,14 @@ _PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, n
     (r"(?<![_.\\/~)\]}+<#])(?:file:/*|\\\\+\?\\+)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
      rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
      rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
-))
+)
+
+
+def hide_private(text: str) -> str:
+    """The text without keys, passwords and folders of this machine."""
+    for pattern, new in _PRIVATE:
+        text = re.sub(rf"(?<![A-Za-z0-9]){pattern}", new, text)
+    return text
 
 
 def _said(error: BaseException) -> str:
@@ -2180,11 +2187,8 @@ def _said(error: BaseException) -> str:
 
 def error_text(error: BaseException) -> str:
     """Class and message of an exception in one bounded line, without paths, keys or traceback."""
-    message = " ".join(_said(error)[:10 * ERROR_CHARACTERS].split())
-    for pattern, replacement in _PRIVATE:
-        message = pattern.sub(replacement, message)
-    message = _cut(message, ERROR_CHARACTERS)
-    return ": ".join(filter(None, (type(error).__name__, message)))
+    message = hide_private(" ".join(_said(error)[:10 * ERROR_CHARACTERS].split()))
+    return ": ".join(filter(None, (type(error).__name__, _cut(message, ERROR_CHARACTERS))))
 
 
 def _whole(text: str) -> str:
@@ -2278,18 +2282,14 @@ class Tool(NamedTuple):
             positional, keyword = read.bind(args)
             return fn(*positional, **keyword)
 
-        own = {
-            "name": read.name, "description": read.description, "parameters": read.schema,
-            "run": run, "output": output_schema(fn),
-        }
-        try:
-            return cls(**{**own, **getattr(fn, "tool", {}), **options})
-        except TypeError as error:
-            given = getattr(fn, "tool", {})
-            names = {*options, *map(str, given if isinstance(given, dict) else ())}
-            fields, wrong = "、".join(cls._fields), sorted(names - {*cls._fields})
-            what = f"没有选项 {'、'.join(wrong)}" if wrong else "的选项不对"
-            raise SchemaError(f"工具 {read.name} {what}，可用的有 {fields}") from error
+        given = getattr(fn, "tool", {})
+        if not isinstance(given, dict):
+            raise SchemaError(f"工具 {read.name} 的选项不对，tool 应该是一个字典")
+        if wrong := [str(name) for name in given | options if name not in cls._fields]:
+            fields = "、".join(cls._fields)
+            raise SchemaError(f"工具 {read.name} 没有选项 {'、'.join(wrong)}，可用的有 {fields}")
+        own = cls(read.name, read.description, read.schema, run, output=output_schema(fn))
+        return own._replace(**given | options)
 
     @property
     def acts(self) -> bool:
@@ -2379,6 +2379,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool | Callable] = (), *, coerce: bool = False):
         self._tools: dict[str, Tool] = {}
+        self._rules: dict[str, SchemaRules] = {}  # of their parameters, ready for calls
         self.coerce = coerce  # mend harmless slips such as "4096" for 4096; each is reported
         for tool in tools:
             self.add(tool) if isinstance(tool, Tool) else self.register(tool)
@@ -2394,6 +2395,7 @@ class ToolRegistry:
         copied = ("description", "parameters", "title", "output")
         own = json_value({name: getattr(tool, name) for name in copied})
         tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
+        self._rules[tool.name] = compile_schema(tool.parameters)
         return tool
 
     def register(self, fn: Callable | None = None, **options) -> Callable:
@@ -2433,31 +2435,31 @@ class ToolRegistry:
 
     def call(self, call: ToolCall, *, characters: int | None = RESULT_CHARACTERS) -> ToolResult:
         """The result of one call, whatever the model wrote; never raises, but for Ctrl-C."""
-        tool, repairs = None, []
+        tool, repairs, value, failure = None, [], None, None
         try:
-            tool = self.get(call.name)
-            result = self._run(tool, call, repairs)
+            if tool := self.get(call.name):
+                value, status = self._value(tool, call, repairs), "ok"
+                text = value if type(value) is str else json_text(value)
+            else:
+                text, status = self._unknown(call.name), "unknown_tool"
         except ToolError as error:
+            text, failure = _said(error) or "工具没有说明原因", error
             status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
-            result = ToolResult(_said(error) or "工具没有说明原因", status, error=error)
         except KeyboardInterrupt:  # the user's, not the tool's
             raise
         except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
             what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
-            result = ToolResult(f"{what}：{error_text(error)}", "failed", error=error)
-        limit = tool and tool.characters or characters
-        return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
+            text, status, failure = f"{what}：{error_text(error)}", "failed", error
+        text = _whole(cut(text, tool and tool.characters or characters))
+        return ToolResult(text, status, value, tuple(repairs), failure)
 
-    def _run(self, tool: Tool | None, call: ToolCall, repairs: list[str]) -> ToolResult:
-        if tool is None:
-            return ToolResult(self._unknown(call.name), "unknown_tool")
+    def _value(self, tool: Tool, call: ToolCall, repairs: list[str]) -> object:
         args = parse_arguments(call.arguments)
         if self.coerce:
             args, repairs[:] = repair_arguments(args, tool.parameters)
-        if problems := validate_arguments(args, tool.parameters):
+        if problems := self._rules[tool.name](args):
             raise ArgumentsError(explain(problems))
-        value = json_value(_awaited(tool.run(args)))
-        return ToolResult(value if isinstance(value, str) else json_text(value), value=value)
+        return json_value(_awaited(tool.run(args)))
 
     def _unknown(self, name: object) -> str:
         near = closest(name, self.names) if isinstance(name, str) else None
@@ -2477,17 +2479,16 @@ _VAGUE_NAMES = frozenset(
     "api call data do exec execute fn func function get handle handler helper info main process"
     " query run start task test tool util work".split()
 )
-_CONCRETE = re.compile(r"\d|[\"“「『`]|例如|比如|单位|格式|e\.g\.|\bexample|\bunit|\bformat", re.I)
-_CHOICES = re.compile(r"可选|取值|只能是|之一|以下|one of|choices|must be|either", re.I)
-_COMES_BACK = re.compile(r"返回|给出|得到|return|output|yields|result", re.I)
-_LOOKS_UP = re.compile(r"查|搜|找|检索|search|find|look ?up|query|list|fetch", re.I)
-_NOTHING_FOUND = re.compile(
-    r"没有|没找到|找不到|未找到|不存在|为空|空列表"
-    r"|not found|nothing|empty|no (?:match|result|hit)", re.I,
+_CONCRETE = r"(?i)\d|[\"“「『`]|例如|比如|单位|格式|e\.g\.|\bexample|\bunit|\bformat"
+_CHOICES = "(?i)可选|取值|只能是|之一|以下|one of|choices|must be|either"
+_COMES_BACK = "(?i)返回|给出|得到|return|output|yields|result"
+_LOOKS_UP = "(?i)查|搜|找|检索|search|find|look ?up|query|list|fetch"
+_NOTHING_FOUND = (
+    "(?i)没有|没找到|找不到|未找到|不存在|为空|空列表"
+    "|not found|nothing|empty|no (?:match|result|hit)"
 )
 _MOST_REQUIRED = 5
 _LARGEST_SCHEMA = 8192  # characters; beyond it hosts and small models struggle
-_MOST_SIBLINGS = 3  # named, of those that look alike
 _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in common
 
 
@@ -2511,15 +2512,13 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
     if len(said) < 15:
         what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
         yield what, "模型靠说明判断什么时候该用"
-    if not _COMES_BACK.search(said):
+    if not re.search(_COMES_BACK, said):
         yield "说明没有讲返回什么", guess
-    if _LOOKS_UP.search(name) and not _NOTHING_FOUND.search(said):
+    if re.search(_LOOKS_UP, name) and not re.search(_NOTHING_FOUND, said):
         yield "说明没有讲查不到时返回什么", guess
     alike = [o.name for o in others if o.name not in said and _likeness(tool, o) >= _SIMILAR]
-    for like in alike[:_MOST_SIBLINGS]:
-        yield f"和 {like} 很像，请写清两者的分工", "分工不清，模型就会选错"
-    if more := len(alike[_MOST_SIBLINGS:]):
-        yield f"另外还和 {more} 个工具很像，请写清各自的分工", "分工不清，模型就会选错"
+    if alike:
+        yield f"和 {_listed(alike)} 很像，请写清各自的分工", "分工不清，模型就会选错"
     if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
         what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
         yield what, "必填越多，越容易缺参数或编参数"
@@ -2539,9 +2538,9 @@ def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
         yield "没有说明", "模型只能猜这个参数填什么"
     elif "enum" in schema or kinds == "boolean":
         return
-    elif _CHOICES.search(text) and kinds == "string":
+    elif kinds == "string" and re.search(_CHOICES, text):
         yield "取值有限，请改用 Literal 或 Enum", "enum 会进模式，模型和校验都能看到，文字里的不会"
-    elif not _CONCRETE.search(text):
+    elif not re.search(_CONCRETE, text):
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
@@ -9559,10 +9558,7 @@ def _without_secrets(value: object, name: str = "") -> object:
     """A JSON value with what looks like a key or password left out of its texts."""
     match value:
         case str():
-            text = f"{name}: {value}"
-            for pattern, replacement in _PRIVATE:
-                text = pattern.sub(replacement, text)
-            return text.removeprefix(f"{name}: ")
+            return hide_private(f"{name}: {value}").removeprefix(f"{name}: ")
         case dict():
             return {key: _without_secrets(inner, key) for key, inner in value.items()}
         case list():
