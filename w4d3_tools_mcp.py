@@ -2556,7 +2556,7 @@ def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 5  计算器 Calculator      uses §1 · pure
+# § 5  计算器 Calculator      uses §1, §3 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # Arithmetic a model may ask for, and nothing else. The text becomes a syntax tree, and only what
 # stands in a table below is ever computed: no eval, no attribute, no string, no list. Python's
@@ -2571,14 +2571,31 @@ MAX_ROUND = 300  # decimal places; round(12345, -10**9) would build 10**(10**9)
 MAX_MODULUS_BITS = 512  # pow(a, b, m) takes time in the cube of the size
 MANY = MAX_LENGTH  # no call has more arguments than characters
 
-
-class Operation(NamedTuple):
-    """A function of numbers; `bits` bounds the size of its result when every operand is an int."""
-
-    run: Callable[..., Any]
-    least: int = 1  # how many arguments it takes
-    most: int = 1
-    bits: Callable[..., float] | None = None
+OPERATORS = {
+    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv),
+    ast.Mod: ("%", operator.mod), ast.Pow: ("**", pow),
+}
+SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+COMPARISONS = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}
+CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
+PLAIN = (
+    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma factorial"
+)
+# name → (function, least and most arguments)
+FUNCTIONS = {name: (getattr(math, name), 1, 1) for name in PLAIN.split()} | {
+    "ln": (math.log, 1, 1), "log": (math.log, 1, 2),  # log(x) is natural, log(x, base) is not
+    "deg": (math.degrees, 1, 1), "rad": (math.radians, 1, 1),
+    "abs": (abs, 1, 1), "int": (int, 1, 1), "float": (float, 1, 1), "round": (round, 1, 2),
+    "pow": (pow, 2, 3), "fmod": (math.fmod, 2, 2), "atan2": (math.atan2, 2, 2),
+    "min": (min, 2, MANY), "max": (max, 2, MANY), "sum": (lambda *values: sum(values), 1, MANY),
+    "hypot": (math.hypot, 1, MANY), "gcd": (math.gcd, 1, MANY), "lcm": (math.lcm, 1, MANY),
+    "perm": (math.perm, 1, 2), "comb": (math.comb, 2, 2),
+}
 
 
 def _power_bits(base: int, exponent: int, modulus: int = 0) -> float:
@@ -2598,40 +2615,12 @@ def _falling_bits(n: int, k: int | None = None) -> int:
     return (n if k is None else k) * n.bit_length()
 
 
-OPERATORS = {
-    ast.Add: ("+", Operation(operator.add)),
-    ast.Sub: ("-", Operation(operator.sub)),
-    ast.Mult: ("*", Operation(operator.mul, bits=_product_bits)),
-    ast.Div: ("/", Operation(operator.truediv)),
-    ast.FloorDiv: ("//", Operation(operator.floordiv)),
-    ast.Mod: ("%", Operation(operator.mod)),
-    ast.Pow: ("**", Operation(pow, bits=_power_bits)),
-}
-SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-COMPARISONS = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}
-CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
-PLAIN = (
-    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
-)
-FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
-    "ln": Operation(math.log),
-    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
-    "deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs),
-    "int": Operation(int), "float": Operation(float),
-    "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
-    "pow": Operation(pow, 2, 3, _power_bits),
-    "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
-    "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
-    "sum": Operation(lambda *values: sum(values), 1, MANY),
-    "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
-    "lcm": Operation(math.lcm, 1, MANY, _product_bits),
-    "factorial": Operation(math.factorial, bits=_falling_bits),
-    "perm": Operation(math.perm, 1, 2, _falling_bits),
-    "comb": Operation(math.comb, 2, 2, lambda n, k: _falling_bits(n, min(k, n - k))),
+# What bounds the bits of a result when every operand is an int; the others never grow.
+BITS = {
+    operator.mul: _product_bits, math.lcm: _product_bits, pow: _power_bits,
+    math.factorial: _falling_bits, math.perm: _falling_bits,
+    math.comb: lambda n, k: _falling_bits(n, min(k, n - k)),
+    round: lambda _, places=0: math.inf if abs(places) > MAX_ROUND else 0,
 }
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
@@ -2665,8 +2654,10 @@ FOREIGN_HINTS = {
 
 PERCENT = "百分数写成小数，50% 写 0.5 或 50/100；取余写 7 % 3，负数加括号，7 % (-3)"
 SEPARATED = "不要写千位分隔符，1,000 写 1000；要隔开两个参数就在逗号后加空格，如 max(1, 234)"
+DASHES = (("[–—]{2}", "减号只写一个 -"),)  # a Chinese dash is two; as 5--3 it would add
 # Text that Python would read in a way its writer may not have meant, or not without a warning.
 MISREAD = (
+    ("^$", "式子是空的，写一个如 2*(3+4)"),
     # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
     (r"(?s)^(?![+-]?(?:\d%|\d+ % )-(?!1$)\d+$).*(?:%\s*[-+]|[\w)]%\s)", PERCENT),
     (r"\d,\s*0\d\d(?!\d)", SEPARATED),
@@ -2693,41 +2684,34 @@ MALFORMED = (
     (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
     ("", "缺运算符、数字或括号"),
 )
-TOO_DEEP = "算式嵌套太深，请分几步算"
 
 
-def _syntax_hint(text: str, table: tuple) -> str | None:
-    return next((hint for pattern, hint in table if re.search(pattern, text)), None)
+def _check_spelling(text: str, table: tuple) -> None:
+    for pattern, hint in table:
+        if re.search(pattern, text):
+            raise ToolError(f"算式写得不对：{hint}")
 
 
 def _normalize(text: str) -> str:
-    """The same expression in ASCII, with nothing in it that could be misread.
-
-    Raises:
-        ToolError: it is too long, or holds characters that no arithmetic needs.
-    """
+    """The same expression in ASCII, with nothing in it that could be misread."""
     if not isinstance(text, str):
         raise ToolError(f"算式应该是 string，收到的是 {type(text).__name__}")
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
-    if re.search("[–—]{2}", text):  # a Chinese dash is two of them; as 5--3 it would add
-        raise ToolError("算式写得不对：减号只写一个 -")
-    text = text.translate(TO_ASCII).strip()
+    _check_spelling(text, DASHES)
+    text = re.sub(r"(?<![\w.])math\.(?=[a-z])", "", text.translate(TO_ASCII).strip())
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
-    if not text:
-        raise ToolError("算式是空的，请写一个式子，如 2*(3+4)")
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
         hint = FOREIGN_HINTS.get(sign, "只写数字、运算符、括号和函数名，不写单位和文字")
         raise ToolError(f"算式里不能有“{sign}”：{hint}")
+    _check_spelling(text, MISREAD)
     return text
 
 
 def _parse(text: str) -> ast.expr:
     """The syntax tree of one expression; whichever way Python's parser fails, it is a ToolError."""
     text = _normalize(text)
-    if hint := _syntax_hint(text, MISREAD):
-        raise ToolError(f"算式写得不对：{hint}")
     depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
     if max(depths) > MAX_DEPTH:
         raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
@@ -2736,9 +2720,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
-        raise ToolError(f"算式写得不对：{_syntax_hint(text, MALFORMED)}") from None
-    except (MemoryError, RecursionError):
-        raise ToolError(TOO_DEEP) from None
+        return _check_spelling(text, MALFORMED)
 
 
 TOO_LARGE = "数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308"
@@ -2760,32 +2742,22 @@ def _bounded(value: Any) -> int | float:
 
 def _written(name: str, values: list) -> str:
     """The operation with its operands, for an error text: `log(-5)`, `1 // 0`."""
-    shown = [text if len(text) <= 24 else text[:20] + "…" for text in map(str, values)]
+    shown = [_cut(str(value), 24) for value in values]
     return f"{name}({', '.join(shown)})" if name.isalnum() else f" {name} ".join(shown)
 
 
-def _apply(name: str, operation: Operation, values: list) -> int | float:
+def _apply(name: str, run: Callable, values: list) -> int | float:
     """The result of one operation, which runs only if its result is known to be small enough."""
     try:
-        exact = operation.bits and all(isinstance(value, int) for value in values)
-        if exact and operation.bits(*values) > MAX_BITS:
+        exact = run in BITS and all(isinstance(value, int) for value in values)
+        if exact and BITS[run](*values) > MAX_BITS:
             raise OverflowError
-        value = operation.run(*values)
+        value = run(*values)
     except OverflowError:
         raise ToolError(TOO_LARGE) from None
     except tuple(FAILED) as error:
         raise ToolError(f"{_written(name, values)} {FAILED[type(error)]}") from None
     return _bounded(value)
-
-
-def _identifier(node: ast.expr) -> str:
-    """`sqrt` for both `sqrt` and `math.sqrt`, which models often write."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="math"), attr=name):
-            return name
-        case ast.Attribute(attr=name):
-            raise ToolError(f"不支持取属性 .{name[:40]}")
-    raise ToolError("乘号不能省略，2(3+4) 写 2*(3+4)")
 
 
 def _constant(name: str) -> float:
@@ -2797,22 +2769,19 @@ def _constant(name: str) -> float:
     raise ToolError(f"没有常数 {name[:40]}，可用：{'、'.join(CONSTANTS)}；变量请换成数")
 
 
-def _math_function(name: str, count: int) -> Operation:
-    """The whitelisted function of that name, if it takes `count` arguments."""
+def _function(name: str, count: int) -> Callable:
+    """The function of that name, if it takes `count` arguments."""
     if name in CONSTANTS:
         raise ToolError(f"{name} 是常数，乘号不能省略，写 {name}*(…)")
     if name not in FUNCTIONS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name[:40].lower(), FUNCTIONS, n=3)
-        names = "、".join(dict.fromkeys([*near, *FUNCTIONS]))
+        near = closest(name, FUNCTIONS)
+        names = "、".join(dict.fromkeys([near, *FUNCTIONS] if near else FUNCTIONS))
         raise ToolError(f"没有函数 {name[:40]}，可用：{names}")
-    operation = FUNCTIONS[name]
-    least, most = operation.least, operation.most
+    run, least, most = FUNCTIONS[name]
     if not least <= count <= most:
         wanted = [least, "更多"] if most == MANY else range(least, most + 1)
         raise ToolError(f"{name} 应有 {' 或 '.join(map(str, wanted))} 个参数，收到 {count} 个")
-    return operation
+    return run
 
 
 def _evaluate(node: ast.expr) -> int | float | bool:
@@ -2832,20 +2801,23 @@ def _evaluate(node: ast.expr) -> int | float | bool:
             return value
         case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
             return SIGNS[type(op)](_evaluate(operand))
-        case ast.Call(func=func, args=args, keywords=[]) if ast.Starred not in map(type, args):
-            name = _identifier(func)
-            return _apply(name, _math_function(name, len(args)), [*map(_evaluate, args)])
-        case ast.Call():
-            raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
-        case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=named):
+            if named or ast.Starred in map(type, args):
+                raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
+            return _apply(name, _function(name, len(args)), [*map(_evaluate, args)])
+        case ast.Compare(ops=ops) if COMPARISONS.keys() >= set(map(type, ops)):
             value = _evaluate(node.left)
-            for op, other in zip(node.ops, node.comparators):
+            for op, other in zip(ops, node.comparators):
                 before, value = value, _evaluate(other)
                 if not COMPARISONS[type(op)](before, value):
                     return False
             return True
-        case ast.Name() | ast.Attribute():
-            return _constant(_identifier(node))
+        case ast.Name(id=name):
+            return _constant(name)
+        case ast.Attribute(attr=name) | ast.Call(func=ast.Attribute(attr=name)):
+            raise ToolError(f"不支持取属性 .{name[:40]}")
+        case ast.Call():
+            raise ToolError("乘号不能省略，2(3+4) 写 2*(3+4)")
         case ast.Tuple():
             raise ToolError("逗号只用来隔开函数的参数；小数点写 .，千位分隔符去掉，1,000 写 1000")
     raise ToolError("只支持数字、+ - * / // % **、比较和函数")
@@ -2854,21 +2826,19 @@ def _evaluate(node: ast.expr) -> int | float | bool:
 def safe_eval(text: str) -> int | float | bool:
     """The value of an arithmetic expression; integers are exact, a comparison gives a bool.
 
-    Full-width characters, × ÷ − · and superscripts are understood, ^ is a power.
+    Full-width characters, × ÷ − · and superscripts are understood, ^ is a power. A ToolError is
+    one Chinese line that says what to write instead.
 
     >>> safe_eval("2×(3+4)"), safe_eval("2*3^2"), safe_eval("1 < 2 < 3")
     (14, 18, True)
     >>> safe_eval("9**9**9")
     Traceback (most recent call last):
     w4d3_tools_mcp.ToolError: 数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308
-
-    Raises:
-        ToolError: one Chinese line that says what to write instead.
     """
     try:
         return _evaluate(_parse(text))
-    except RecursionError:
-        raise ToolError(TOO_DEEP) from None
+    except (MemoryError, RecursionError):  # of Python's parser, or of a tree of 1,900 signs
+        raise ToolError("算式嵌套太深，请分几步算") from None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
