@@ -1246,13 +1246,10 @@ def show(value: object, limit: int = 100) -> str:
     >>> show({"seq_len": "8k"}), show(float("nan")), show("x" * 500, 8)
     ('{"seq_len": "8k"}', 'NaN', '"xxxxxx…')
     """
-    value, text = value[:limit] if isinstance(value, str) else value, ""
     encoder = json.JSONEncoder(ensure_ascii=False, default=lambda item: f"<{type(item).__name__}>")
     try:
-        for piece in encoder.iterencode(value):
-            text += piece[: limit + 1]
-            if len(text) > limit:
-                break
+        pieces = encoder.iterencode(value[:limit] if isinstance(value, str) else value)
+        text = "".join(piece[: limit + 1] for piece in itertools.islice(pieces, limit + 1))
     except (ValueError, TypeError):  # 5,000 digits, a loop, a key like (1, 2)
         text = f"<{type(value).__name__}>"
     return _cut(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
@@ -1274,14 +1271,15 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     >>> closest("maxTokens", ["min_p", "max_tokens"]), closest("learnig_rate", ["learning_rate"])
     ('max_tokens', 'learning_rate')
     """
-    names = [name, *itertools.islice(names, 200)]
-    bare = [re.sub(r"[\W_]+", "", each[:100]).lower() for each in names]
-    wanted, known = bare[0], dict(zip(bare[1:], names[1:]))
-    if wanted in known:
-        return known[wanted]
-    import difflib  # only wrong calls need it
+    def bare(each: str) -> str:
+        return re.sub(r"[\W_]+", "", each[:100]).lower()
 
-    hits = difflib.get_close_matches(wanted, known, n=1, cutoff=0.7)
+    known = {bare(each): each for each in itertools.islice(names, 200)}
+    if bare(name) in known:
+        return known[bare(name)]
+    from difflib import get_close_matches  # only wrong calls need it
+
+    hits = get_close_matches(bare(name), known, n=1, cutoff=0.7)
     return known[hits[0]] if hits else None
 
 
@@ -1297,13 +1295,10 @@ def _spend(path: tuple, work: int) -> None:
 def _where(path: tuple) -> str:
     """Return a path as text: `cfg.opt.lr`, `rows[1].x`, "" for the arguments as a whole."""
     _spend(path, 30)
-    text = ""
-    for step in path[1:][-60:]:
-        if type(step) is str:
-            text += f".{step}" if re.fullmatch(r"[\w$@-]{1,60}", step) else f"[{show(step, 40)}]"
-        else:
-            text += f"[{step}]"
-    text = text.removeprefix(".")
+    text = "".join(
+        f".{step}" if type(step) is str and re.fullmatch(r"[\w$@-]{1,60}", step)
+        else f"[{show(step, 40)}]" for step in path[1:][-60:]
+    ).removeprefix(".")
     return text if len(text) <= 100 else "…" + text[-99:]
 
 
@@ -1382,24 +1377,16 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _nesting(text: str) -> int:
-    """Return how deep the brackets outside strings go."""
-    bare = re.sub(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', "", text)
-    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", bare))
-    return max(itertools.accumulate(steps, initial=0))
-
-
 def _load_json(text: str) -> object:
     """Return the value, strictly: json.JSONDecodeError for syntax, ArgumentsError for the rest."""
     if len(text) > _MAX_TEXT:
         raise ArgumentsError(f"参数有 {len(text)} 个字符，超过上限 {_MAX_TEXT}，请分几次发送")
-    if text.count("[") + text.count("{") > _MAX_DEPTH and _nesting(text) > _MAX_DEPTH:
-        raise ArgumentsError(f"参数{_TOO_LARGE}")
     try:
         value = _DECODER.decode(text)
-        if re.search(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]", text):
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except RecursionError:  # the caller was deep in the stack already
+        if text.count("[") + text.count("{") > _MAX_DEPTH:
+            _not_json(value, ([math.inf],))
+        (json.dumps(value, ensure_ascii=False) if "\\u" in text else text).encode("utf-8")
+    except RecursionError:
         raise ArgumentsError(f"参数{_TOO_LARGE}") from None
     except UnicodeEncodeError:
         raise ArgumentsError("文字里有不成对的 \\ud… 转义（半个字符），请写出完整的字符") from None
@@ -1441,22 +1428,22 @@ _SYNTAX_REASONS = {
 
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
-    rest = re.compile(r"[\w+.\\-]*\Z").match(text, error.pos)  # nothing, or half a word or number
+    rest = re.fullmatch(r"[\w+.\\-]*", text[error.pos:])  # nothing, or half a word or number
     broken_off = error.msg.startswith("Unterminated") or (rest and error.msg != "Extra data")
     if broken_off and text.startswith(("{", "[", '"')):
         tail = show(text[-30:], 60)
         return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象；内容太长就分几次发送"
-    reasons = [says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start)]
+    reasons = (says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start))
     near = show(text[max(0, error.pos - 15) : error.pos + 15], 60)
     place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
-    return f"参数不是合法的 JSON：{place}，{(reasons or [error.msg])[0]}。请只发送一个 JSON 对象"
+    return f"参数不是合法的 JSON：{place}，{next(reasons, error.msg)}。请只发送一个 JSON 对象"
 
 
 def _read_layer(text: str) -> object:
     """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended."""
     text = text.strip().removeprefix("\ufeff").strip()
-    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text)
-    text = fenced[1].strip() if fenced else text
+    if fenced := text.startswith("```") and re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text):
+        text = fenced[1].strip()
     try:
         return _load_json(text) if text else {}
     except json.JSONDecodeError as error:
@@ -1515,9 +1502,9 @@ def _types(schema: object) -> list[str]:
     words = [str(name).lower() for name in (stated if isinstance(stated, list) else [stated])]
     if "any" in words:
         return _ANY
-    if not words or stated is None or not _ALIASES.keys() >= set(words):  # ["string", None] is fine
+    if stated in (None, []) or not _ALIASES.keys() >= set(words):  # ["string", None] is fine
         raise SchemaError(f"不认识的类型 {show(stated, 60)}，不检查类型")
-    nullable = ["null"] if schema.get("nullable") is True else []
+    nullable = ["null"] * (schema.get("nullable") is True)
     return list(dict.fromkeys([_ALIASES[word] for word in words] + nullable))
 
 
@@ -1544,12 +1531,7 @@ def _lossless(value: object, names: Iterable[str]) -> object:
 
 def _advice(value: object, names: Iterable[str]) -> str:
     """Return what to do about a text where the types `names` are wanted, or ""."""
-    if type(value) is not str or "string" in names:
-        return ""
-    for name, bracket, noun in [("array", "[", "数组"), ("object", "{", "对象")]:
-        if name in names and value.lstrip().startswith(bracket):
-            return f"；请直接传{noun}，不要加引号"
-    bare = _lossless(value, names)
+    bare = _lossless(value, names) if type(value) is str else value
     return f"；请直接写 {show(bare, 40)}，不要加引号" if bare is not value else ""
 
 
@@ -1648,7 +1630,7 @@ def _rule_unique(wanted, value, path, node):
 def _rule_contains(wanted, value, path, node):
     if any(not wanted.check(item, path + (number,)) for number, item in enumerate(value)):
         return ()
-    return _fault(path, "contains", f"里至少要有一个元素{wanted.described()}", value)
+    return _fault(path, "contains", f"里至少要有一个元素符合 {show(wanted.schema)}", value)
 
 
 def _rule_required(names, value, path, node):
@@ -1667,10 +1649,8 @@ def _rule_dependent(needs, value, path, node):
 
 
 def _unknown_name(name: str, known: list[str], value: dict, path: tuple) -> list[Problem]:
-    spare = [each for each in known if each not in value]
-    where, meant = _where(path), closest(name, spare) or closest(name, known)
-    tail = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
-    if meant:
+    where, tail = _where(path), f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
+    if meant := closest(name, [each for each in known if each not in value]):
         tail = f"，是不是想写 {_cut(meant, 60)}？"
     return [Problem(where, "additionalProperties", f"没有参数 {where}{tail}")]
 
@@ -1701,9 +1681,9 @@ def _rule_names(wanted, value, path, node):
     return ()
 
 
-def _rule_ref(pointer, value, path, node):
+def _rule_ref(target, value, path, node):
     _spend(path, 30)
-    return node.home.refs[pointer].check(value, path)
+    return target[0].check(value, path)
 
 
 def _rule_if(condition, value, path, node):
@@ -1782,16 +1762,15 @@ def _target(pointer: str, root: object) -> object:
     return root if start == "#" else None
 
 
-def _resolved(pointer: str, keyword: str, node: SchemaRules) -> str:
-    """Return the pointer of a `$ref` once the schema behind it is among the nodes."""
+def _resolved(pointer: str, keyword: str, node: SchemaRules) -> tuple[SchemaRules]:
+    """Return the node behind a `$ref`, made when it is first met."""
     target, refs = _target(pointer, node.home.root), node.home.refs
     if target is None or pointer in node.trail:
         reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
         raise SchemaError(f"$ref {show(pointer, 80)} {reason}")
     if pointer not in refs:
-        refs[pointer] = node  # a stand-in: the schema may well refer to itself
-        refs[pointer] = type(node)(target, node.home, pointer, (*node.trail, pointer))
-    return pointer
+        type(node)(target, node.home, pointer, (*node.trail, pointer))
+    return (refs[pointer],)
 
 
 def _are_names(value: object) -> bool:
@@ -1848,7 +1827,7 @@ KEYWORDS = {
     "anyOf": (_ANY, "schemas", functools.partial(_rule_union, "anyOf")),
     "oneOf": (_ANY, "schemas", functools.partial(_rule_union, "oneOf")),
     "not": (_ANY, "schema", lambda own, value, path, _: (
-        () if own.check(value, path) else _fault(path, "not", f"不能{own.described()}", value)
+        () if own.check(value, path) else _fault(path, "not", f"不能符合 {show(own.schema)}", value)
     )),
     "if": (_ANY, "schema", _rule_if),
     "then": (_ANY, "schema", lambda *_: ()),  # `if` reads it, and `else`
@@ -1888,7 +1867,9 @@ class SchemaRules:
         self.schema, self.home = schema if isinstance(schema, dict) else {}, home or self
         self.where, self.trail = where, trail  # JSON pointer; `$ref`s that led to this same value
         if home is None:
-            self.root, self.refs, self.notes = schema, {}, []  # refs: pointer → subschema
+            self.root, self.refs, self.notes = schema, {}, []
+        if where in trail:  # at once, for the schema may well refer to itself
+            self.home.refs[where] = self
         self.own, self.names = {}, _ANY
         try:
             self.names = _types(schema)
@@ -1949,9 +1930,8 @@ class SchemaRules:
     @functools.cached_property
     def groups(self) -> list[tuple[SchemaRules, ...]]:
         """Alternatives: of each group one node applies too; a `$ref` leaves no choice."""
-        behind = [(self.home.refs[self.own["$ref"]],)] if "$ref" in self.own else []
-        every = [self.own["allOf"]] if len(self.own.get("allOf", ())) == 1 else []
-        return behind + every + [self.own[word] for word in ("anyOf", "oneOf") if word in self.own]
+        choices = [self.own[word] for word in ("$ref", "anyOf", "oneOf") if word in self.own]
+        return choices + [(node,) for node in self.own.get("allOf", ())]
 
     @functools.cached_property
     def takes(self) -> frozenset[str]:
@@ -1970,9 +1950,6 @@ class SchemaRules:
         words = [show(value, 60) for value in _choices(self.schema)] or stated
         inner = (word for group in self.groups for node in group for word in node.words)
         return words or list(dict.fromkeys(inner))
-
-    def described(self) -> str:
-        return f"是 {_listed(self.words, ' 或 ')}" if self.words else f"符合 {show(self.schema)}"
 
     def bodies(self, value: object) -> list[SchemaRules]:
         """Return the nodes that speak about the parts of `value`: also behind `$ref` and unions."""
@@ -2699,7 +2676,7 @@ def _normalize(text: str) -> str:
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
     _check_spelling(text, DASHES)
-    text = re.sub(r"(?<![\w.])math\.(?=[a-z])", "", text.translate(TO_ASCII).strip())
+    text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text.translate(TO_ASCII).strip())
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"

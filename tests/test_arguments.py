@@ -801,12 +801,12 @@ MESSAGES = [
     (
         one({"type": "array"}),
         {"v": "[1, 2]"},
-        ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接传数组，不要加引号'],
+        ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接写 [1, 2]，不要加引号'],
     ),
     (
         one({"type": "object"}),
         {"v": "{}"},
-        ['参数 v 应该是 object，收到的是 "{}"；请直接传对象，不要加引号'],
+        ['参数 v 应该是 object，收到的是 "{}"；请直接写 {}，不要加引号'],
     ),
     (one({"type": ["integer", "null"]}), {"v": []}, ["参数 v 应该是 integer 或 null，收到的是 []"]),
     (
@@ -872,7 +872,7 @@ MESSAGES = [
         {"v": {"kind": "star", "w": 1}},
         ['参数 v.kind 只能是 "disc"、"bar" 之一，收到的是 "star"'],
     ),
-    (one({"not": {"const": "root"}}), {"v": "root"}, ['参数 v 不能是 "root"，收到的是 "root"']),
+    (one({"not": {"const": "root"}}), {"v": "root"}, ['参数 v 不能符合 {"const": "root"}，收到的是 "root"']),
     (one(False), {"v": 1}, ["参数 v 不允许出现，请去掉"]),
     (
         LR,
@@ -930,7 +930,7 @@ MESSAGES = [
     (
         one({"contains": {"const": "x"}}),
         {"v": []},
-        ['参数 v 里至少要有一个元素是 "x"，收到的是 []'],
+        ['参数 v 里至少要有一个元素符合 {"const": "x"}，收到的是 []'],
     ),
     (one({"dependentRequired": {"a": ["b"]}}), {"v": {"a": 1}}, ["传了 a 就必须同时传 v.b"]),
     (one({"type": "number"}), {"v": INF}, ["参数 v 要是有限的数，收到的是 Infinity"]),
