@@ -1283,6 +1283,11 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     return known[hits[0]] if hits else None
 
 
+def _suggested(name: str, names: Iterable[str]) -> str:
+    near = closest(name, names)
+    return f"，是不是想写 {_cut(near, 60)}？" if near else ""
+
+
 # A path is a tuple: first the account of work left, a list of one number shared by the whole call,
 # then the names and indices that lead to the value.
 def _spend(path: tuple, work: int) -> None:
@@ -1543,8 +1548,9 @@ def _advice(value: object, names: Iterable[str]) -> str:
 
 def _rule_limit(keyword, holds, says, limit, value, path, node):
     size = value if type(value) in (int, float) else len(value)
-    text = "" if holds(size, limit) else says.format(show(limit), size, show(value))
-    return _fault(path, keyword, text) if text else ()
+    if holds(size, limit):
+        return ()
+    return _fault(path, keyword, says.format(show(limit), size, show(value)))
 
 
 def _is_multiple(value: int | float, step: int | float) -> bool:
@@ -1560,10 +1566,8 @@ def _is_multiple(value: int | float, step: int | float) -> bool:
 def _rule_enum(allowed, value, path, node):
     if _equality_key(value) in allowed:
         return ()
-    choices, meant = _choices(node.schema), None
-    if type(value) is str:
-        meant = closest(value, [choice for choice in choices if type(choice) is str])
-    hint = f"，是不是想写 {show(meant, 60)}？" if meant else ""
+    choices = _choices(node.schema)
+    hint = _suggested(value, (show(choice) for choice in choices)) if type(value) is str else ""
     return _fault(path, "enum", _choose_from(choices), value, hint=hint)
 
 
@@ -1634,9 +1638,7 @@ def _rule_contains(wanted, value, path, node):
 
 
 def _rule_required(names, value, path, node):
-    if value.keys() >= names.keys():
-        return ()
-    missing = [_where(path + (name,)) for name in names if name not in value]
+    missing = (_where(path + (name,)) for name in names if name not in value)
     return [Problem(where, "required", f"缺少必填参数 {where}") for where in missing]
 
 
@@ -1649,10 +1651,9 @@ def _rule_dependent(needs, value, path, node):
 
 
 def _unknown_name(name: str, known: list[str], value: dict, path: tuple) -> list[Problem]:
-    where, tail = _where(path), f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
-    if meant := closest(name, [each for each in known if each not in value]):
-        tail = f"，是不是想写 {_cut(meant, 60)}？"
-    return [Problem(where, "additionalProperties", f"没有参数 {where}{tail}")]
+    where, meant = _where(path), _suggested(name, [each for each in known if each not in value])
+    accepted = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
+    return [Problem(where, "additionalProperties", f"没有参数 {where}{meant or accepted}")]
 
 
 def _rule_parts(_, value, path, node):
@@ -1724,8 +1725,7 @@ def _best_branch(results: list, path: tuple, keyword: str) -> list[Problem]:
 
 def _rule_union(keyword, branches, value, path, node):
     """Check anyOf or oneOf; a tag, or the type of the value, leads to the branch."""
-    kind = _type_of(value)
-    name, table = _find_tag(branches) if kind == "object" else (None, {})
+    kind, (name, table) = _type_of(value), _find_tag(branches)
     if kind == "object" and name in value:
         if row := table.get(_equality_key(value[name])):
             return row[1].check(value, path)
@@ -1733,12 +1733,11 @@ def _rule_union(keyword, branches, value, path, node):
         return _fault(path + (name,), "const", choices, value[name])
     failed, fits = [], []
     for number, branch in enumerate(branches, 1):
-        if kind in branch.takes and (found := branch.check(value, path)):
-            failed.append(found)
-        elif kind in branch.takes:
-            fits.append(str(number))
-            if keyword == "anyOf":
-                break
+        if kind in branch.takes:
+            found = branch.check(value, path)
+            failed.append(found) if found else fits.append(str(number))
+            if fits and keyword == "anyOf":
+                return ()
     if len(fits) > 1:
         return _fault(path, keyword, f"只能符合一种写法，却同时符合第 {_listed(fits)} 种", value)
     if fits or (best := _best_branch(failed, path, keyword)):
@@ -1878,8 +1877,9 @@ class SchemaRules:
         self.rules = {name: {} for name in self.names + ["integer"] * ("number" in self.names)}
         if type(rest := self.schema.get("items")) is list:  # what draft 7 called prefixItems
             self.schema = {**self.schema, "prefixItems": rest, "items": True}
-        for keyword in filter(self.schema.__contains__, KEYWORDS):
-            self.add(keyword, *KEYWORDS[keyword])
+        for keyword, row in KEYWORDS.items():
+            if keyword in self.schema:
+                self.add(keyword, *row)
         for keyword in filter(self.schema.__contains__, _UNSUPPORTED.split()):
             self.note(f"不支持关键字 {keyword}，不予检查")
         if self.schema.get("nullable") is True:
@@ -1891,16 +1891,15 @@ class SchemaRules:
 
     def add(self, keyword: str, kinds: list[str], shape: str, rule: Callable) -> None:
         own, (allowed, holds, make) = self.schema[keyword], _SHAPES[shape]
-        if _type_of(own) not in allowed or (holds and not holds(own)):
-            self.note(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定，不予检查")
-            return
         try:
+            if _type_of(own) not in allowed or (holds and not holds(own)):
+                raise SchemaError(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定")
             self.own[keyword] = make(own, keyword, self) if make else own
         except SchemaError as error:
             self.note(f"{error}，不予检查")
-            return
-        for name in self.rules.keys() & kinds:
-            self.rules[name][rule] = self.own[keyword]
+        else:
+            for name in self.rules.keys() & kinds:
+                self.rules[name][rule] = self.own[keyword]
 
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
@@ -1968,7 +1967,7 @@ class SchemaRules:
         own, step = self.own, path[-1]
         if type(step) is int:
             return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
-        found = own["properties"].get(step, ()) if "properties" in own else ()
+        found = own.get("properties", {}).get(step, ())
         for pattern, part in own.get("patternProperties", ()):
             if _matches(pattern, step[:_MAX_MATCHED], path):
                 found += part

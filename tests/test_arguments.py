@@ -872,7 +872,11 @@ MESSAGES = [
         {"v": {"kind": "star", "w": 1}},
         ['参数 v.kind 只能是 "disc"、"bar" 之一，收到的是 "star"'],
     ),
-    (one({"not": {"const": "root"}}), {"v": "root"}, ['参数 v 不能符合 {"const": "root"}，收到的是 "root"']),
+    (
+        one({"not": {"const": "root"}}),
+        {"v": "root"},
+        ['参数 v 不能符合 {"const": "root"}，收到的是 "root"'],
+    ),
     (one(False), {"v": 1}, ["参数 v 不允许出现，请去掉"]),
     (
         LR,
