@@ -1459,7 +1459,7 @@ def _read_layer(text: str) -> object:
         raise ArgumentsError(_explain_syntax(text, first)) from None
 
 
-def parse_arguments(text: str | bytes | dict | None) -> dict:
+def parse_arguments(text: str | dict | None) -> dict:
     """Return the arguments of a call as a dict; ArgumentsError says what to send instead.
 
     Accepts a JSON object, a dict, and nothing at all ({}). Mends what has one reading only: a code
@@ -1470,11 +1470,6 @@ def parse_arguments(text: str | bytes | dict | None) -> dict:
     ({'k': 4096}, {'dry': True}, {})
     """
     value = "" if text is None else text
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
     for layer in range(3):  # the text, and an object encoded as a string, once or twice
         if isinstance(value, str):
             inner = value.strip().startswith(("{", '"', "```"))
@@ -1687,11 +1682,6 @@ def _rule_ref(target, value, path, node):
     return target[0].check(value, path)
 
 
-def _rule_if(condition, value, path, node):
-    branch = node.own.get("else" if condition.check(value, path) else "then")
-    return branch.check(value, path) if branch else ()
-
-
 def _properties(bodies: list[SchemaRules]) -> dict[str, SchemaRules]:
     known = [body.own.get("properties", {}) for body in bodies]
     return {name: part for properties in known for name, (part,) in properties.items()}
@@ -1828,9 +1818,6 @@ KEYWORDS = {
     "not": (_ANY, "schema", lambda own, value, path, _: (
         () if own.check(value, path) else _fault(path, "not", f"不能符合 {show(own.schema)}", value)
     )),
-    "if": (_ANY, "schema", _rule_if),
-    "then": (_ANY, "schema", lambda *_: ()),  # `if` reads it, and `else`
-    "else": (_ANY, "schema", lambda *_: ()),
 } | {
     keyword: (kinds, shape, functools.partial(_rule_limit, keyword, holds, says))
     for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length, {2} the value
@@ -1849,8 +1836,10 @@ KEYWORDS = {
 }
 # Of JSON Schema, but not honoured here: said at registration. `type` and `nullable` belong to
 # every node; any further word ("optional") is an annotation by the standard.
-_UNSUPPORTED = "unevaluatedProperties unevaluatedItems additionalItems dependencies minContains"
-_UNSUPPORTED += " maxContains dependentSchemas $dynamicRef $recursiveRef"
+_UNSUPPORTED = (
+    "if then else unevaluatedProperties unevaluatedItems additionalItems dependencies minContains"
+    " maxContains dependentSchemas $dynamicRef $recursiveRef"
+)
 
 # ── Schema → nodes ──
 
@@ -2172,14 +2161,6 @@ def _whole(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _short_repr(value: object) -> str:
-    from reprlib import Repr  # bounded, and safe for a broken __repr__
-
-    short = Repr()
-    short.maxother = RESULT_CHARACTERS
-    return _whole(short.repr(value))
-
-
 def json_value(value: object) -> object:
     """Any Python value as a JSON value: what JSON cannot say is named in a string."""
     left = iter(range(STREAM_ITEMS))  # for all generators: they may nest
@@ -2192,7 +2173,11 @@ def json_value(value: object) -> object:
         if isinstance(odd, int):  # with more digits than Python writes
             return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
         if not isinstance(odd, Iterator):
-            return _short_repr(odd)
+            from reprlib import Repr  # bounded, and safe for a broken __repr__
+
+            short = Repr()
+            short.maxother = RESULT_CHARACTERS
+            return _whole(short.repr(odd))
         items = []
         for item in odd:
             if next(left, None) is None:
@@ -2309,26 +2294,18 @@ def check_tool(tool: Tool) -> None:
 
 
 def _awaited(value: object) -> object:
-    """The value itself, or what the coroutine or asynchronous generator in it gives.
+    """The value itself, or what the coroutine in it gives.
 
     That runs in a thread of its own, for an event loop may already run in this one; a daemon, so
     that a tool which never ends does not keep the process alive.
     """
-    if not (hasattr(value, "__await__") or hasattr(value, "__aiter__")):
+    if not hasattr(value, "__await__"):
         return value
     import asyncio
     from concurrent.futures import Future
 
     async def finish() -> object:
-        result = await value if hasattr(value, "__await__") else value
-        if not hasattr(result, "__aiter__"):
-            return result
-        items = []
-        async for item in result:
-            items.append(item)
-            if len(items) > STREAM_ITEMS:  # one too many: `json_value` says that there is more
-                break
-        return iter(items)
+        return await value
 
     def work() -> None:
         try:

@@ -103,11 +103,7 @@ MENDED = [
     ("", {}),
     ("  \n\t ", {}),
     ("\ufeff", {}),
-    (b"", {}),
     ('\ufeff{"a": 1}', {"a": 1}),
-    (b'{"a": 1}', {"a": 1}),
-    (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-    (bytearray('{"城市": "库奥皮奥"}', "utf-8"), {"城市": "库奥皮奥"}),
     ({"a": object}, {"a": object}),
     (collections.OrderedDict(a=collections.OrderedDict(b=(1, 2))), {"a": {"b": [1, 2]}}),
     (types.MappingProxyType({"a": {"b": None}}), {"a": {"b": None}}),
@@ -227,8 +223,6 @@ REFUSED = [
     ('{"s": "\\uDE00\\ud83d"}', "\\ud"),
     ('{"s": "\ud800"}', "\\ud"),
     ('{"\\udfff": 1}', "\\ud"),
-    (b'{"a": "\xff"}', "UTF-8"),
-    (b"\xff\xfe{\x00}\x00", "UTF-8"),
     # too much
     ('{"a":' * 50_000, "嵌套"),
     ("[" * 1_000_000, "嵌套"),
@@ -253,6 +247,7 @@ REFUSED = [
     # not text at all
     (3, "对象"),
     (["a"], "对象"),
+    (b'{"a": 1}', "对象"),
     (object(), "对象"),
     (NAN, "NaN"),
 ]
@@ -510,12 +505,6 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"oneOf": [{"type": "number"}, {"type": "integer"}]}': [1, 1.0, 1.5],
     '{"not": {"const": "root"}}': ["root", "x"],
     '{"not": {}}': [1],
-    '{"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}}': [
-        6,
-        4,
-        "x",
-        None,
-    ],
     '{"type": "object", "properties": {"a": {"type": "object", "required": ["b"]}}}': [
         {"a": {}},
         {"a": {"b": 1}},
@@ -1210,9 +1199,6 @@ def keywords(inner):
         "anyOf": some,
         "oneOf": some,
         "not": inner,
-        "if": inner,
-        "then": inner,
-        "else": inner,
         "$ref": st.sampled_from(["#/$defs/X", "#/$defs/Y"]),
     }
 
@@ -1433,6 +1419,7 @@ NOTES = [
     (one({"patternProperties": {"[a": {}}}), "正则"),
     (one({"unevaluatedProperties": False}), "unevaluatedProperties"),
     (obj() | {"unevaluatedItems": False}, "unevaluatedItems"),
+    (one({"if": {"type": "integer"}, "then": {"minimum": 5}}), "不支持关键字 then"),
     (one({"items": {"$dynamicRef": "#x"}}), "#/properties/v/items：不支持关键字 $dynamicRef"),
     (one({"minimum": "3"}), "minimum"),
     (one({"minLength": -1}), "minLength"),

@@ -25,7 +25,6 @@ from w4d3_tools_mcp import (
     LABELS,
     RESULT_CHARACTERS,
     RESULT_STATUS,
-    STREAM_ITEMS,
     SchemaError,
     Tool,
     ToolCall,
@@ -264,30 +263,6 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
 async def reads_variable() -> str:
     """读变量。"""
     return VARIABLE.get()
-
-
-async def numbers(count):
-    for number in range(count):
-        yield number
-
-
-async def gives_generator():
-    return numbers(2)
-
-
-@pytest.mark.parametrize(
-    "make, text",
-    [
-        (lambda: numbers(3), "[0, 1, 2]"),
-        (gives_generator, "[0, 1]"),
-        (lambda: numbers(0), "[]"),
-        (lambda: numbers(10**9), None),
-    ],
-)
-def test_asynchronous_generators_are_read_to_a_bound(make, text):
-    result = call(ToolRegistry([tool(lambda args: make())]), characters=None)
-    assert result.status == "ok" and text in (result.text, None)
-    assert text or (len(result.value) == STREAM_ITEMS + 1 and "太长" in result.value[-1])
 
 
 def test_context_variables_reach_async_tools():
