@@ -1307,12 +1307,11 @@ def _where(path: tuple) -> str:
     return text if len(text) <= 100 else "…" + text[-99:]
 
 
-def _fault(path: tuple, keyword: str, says: str, *came: object, hint: str = "") -> list[Problem]:
-    """Return the one problem `参数 <path> <says>，收到的是 <came><hint>`."""
+def _fault(path: tuple, keyword: str, says: str, value: object, hint: str = "") -> list[Problem]:
+    """Return the one problem `参数 <path> <says>，收到的是 <value><hint>`."""
     where = _where(path)
-    received = "".join(f"，收到的是 {show(value)}" for value in came)
-    text = (f"参数 {where} " if where else "参数整体") + says + received + hint
-    return [Problem(where, keyword, _cut(text))]
+    subject = f"参数 {where} " if where else "参数整体"
+    return [Problem(where, keyword, _cut(f"{subject}{says}，收到的是 {show(value)}{hint}"))]
 
 
 _LEAVES = frozenset([str, int, bool, type(None)])
@@ -1482,14 +1481,11 @@ def parse_arguments(text: str | dict | None) -> dict:
 _ANY = list(_TYPE_NAMES.values())
 # Type names of other languages in real tool sets (BFCL: dict in every tool, float 879 times);
 # compared in lower case, which covers Gemini's STRING as well.
-_ALIASES = dict(zip(_ANY, _ANY)) | {
-    "str": "string", "text": "string", "char": "string", "character": "string",
-    "int": "integer", "long": "integer", "short": "integer", "byte": "integer",
-    "bigint": "integer", "float": "number", "double": "number", "decimal": "number",
-    "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array",
-    "dict": "object", "map": "object", "hashmap": "object", "hashtable": "object",
-    "bool": "boolean", "none": "null", "nonetype": "null",
-}
+_ALIASES = {alias: name for name, others in {
+    "string": "str text char character", "integer": "int long short byte bigint",
+    "number": "float double decimal", "array": "list tuple set arraylist queue",
+    "object": "dict map hashmap hashtable", "boolean": "bool", "null": "none nonetype",
+}.items() for alias in [name, *others.split()]}
 
 
 def _types(schema: object) -> list[str]:
@@ -1538,14 +1534,13 @@ def _advice(value: object, names: Iterable[str]) -> str:
 # ── Rules ──
 #
 # A rule takes what the keyword says (subschemas as nodes), the value, its path, and the node of
-# the whole schema (`SchemaRules` below). It returns problems, an empty sequence if all is well.
+# the whole schema (`SchemaRules` below). It returns what is wrong, in words or as problems, or
+# something empty.
 
 
-def _rule_limit(keyword, holds, says, limit, value, path, node):
+def _rule_limit(holds, says, limit, value, path, node):
     size = value if type(value) in (int, float) else len(value)
-    if holds(size, limit):
-        return ()
-    return _fault(path, keyword, says.format(show(limit), size, show(value)))
+    return "" if holds(size, limit) else says.format(show(limit), size)
 
 
 def _is_multiple(value: int | float, step: int | float) -> bool:
@@ -1563,7 +1558,7 @@ def _rule_enum(allowed, value, path, node):
         return ()
     choices = _choices(node.schema)
     hint = _suggested(value, (show(choice) for choice in choices)) if type(value) is str else ""
-    return _fault(path, "enum", _choose_from(choices), value, hint=hint)
+    return _fault(path, "enum", _choose_from(choices), value, hint)
 
 
 def _matches(pattern: str, text: str, path: tuple) -> bool:
@@ -1571,12 +1566,9 @@ def _matches(pattern: str, text: str, path: tuple) -> bool:
 
 
 def _rule_pattern(pattern, value, path, node):
-    shown = _cut(pattern, 100)
     if len(value) > _MAX_MATCHED:
-        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {shown}")
-    if _matches(pattern, value, path):
-        return ()
-    return _fault(path, "pattern", f"要符合正则 {shown}", value)
+        return f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {_cut(pattern, 100)}"
+    return "" if _matches(pattern, value, path) else f"要符合正则 {_cut(pattern, 100)}"
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
@@ -1611,9 +1603,8 @@ def _exists(name: str, text: str) -> bool:
 def _rule_format(name, value, path, node):
     shape, example = _FORMATS.get(name, (".*", ""))
     fits = len(value) <= _MAX_MATCHED and re.fullmatch(shape, value, re.ASCII)
-    if name not in _FORMATS or (fits and _exists(name, value)):
-        return ()
-    return _fault(path, "format", f"应该是 {name} 格式（如 {example}）", value)
+    well = name not in _FORMATS or (fits and _exists(name, value))
+    return "" if well else f"应该是 {name} 格式（如 {example}）"
 
 
 def _rule_unique(wanted, value, path, node):
@@ -1621,15 +1612,13 @@ def _rule_unique(wanted, value, path, node):
     for number, item in enumerate(value if wanted else ()):
         first = seen.setdefault(_equality_key(item), number)
         if first != number:
-            says = f"的元素不能重复，[{number}] 与 [{first}] 相同"
-            return _fault(path, "uniqueItems", says, item)
-    return ()
+            return f"的元素不能重复，[{number}] 与 [{first}] 相同"
+    return ""
 
 
 def _rule_contains(wanted, value, path, node):
-    if any(not wanted.check(item, path + (number,)) for number, item in enumerate(value)):
-        return ()
-    return _fault(path, "contains", f"里至少要有一个元素符合 {show(wanted.schema)}", value)
+    fits = any(not wanted.check(item, path + (number,)) for number, item in enumerate(value))
+    return "" if fits else f"里至少要有一个元素符合 {show(wanted.schema)}"
 
 
 def _rule_required(names, value, path, node):
@@ -1638,11 +1627,11 @@ def _rule_required(names, value, path, node):
 
 
 def _rule_dependent(needs, value, path, node):
-    return [
-        Problem(where, "dependentRequired", f"传了 {_cut(name, 60)} 就必须同时传 {where}")
+    return "；".join(
+        f"传了 {_cut(name, 60)} 就必须同时传 {_cut(other, 60)}"
         for name, others in needs.items() if name in value
-        for where in [_where(path + (other,)) for other in others if other not in value]
-    ]
+        for other in others if other not in value
+    )
 
 
 def _unknown_name(name: str, known: list[str], value: dict, path: tuple) -> list[Problem]:
@@ -1673,8 +1662,8 @@ def _rule_parts(_, value, path, node):
 def _rule_names(wanted, value, path, node):
     for name in value:
         for problem in wanted.check(name, path + (name,)):
-            return _fault(path, "propertyNames", f"的键 {show(name, 60)} 不合要求：{problem}")
-    return ()
+            return f"的键 {show(name, 60)} 不合要求：{problem}"
+    return ""
 
 
 def _rule_ref(target, value, path, node):
@@ -1729,12 +1718,12 @@ def _rule_union(keyword, branches, value, path, node):
             if fits and keyword == "anyOf":
                 return ()
     if len(fits) > 1:
-        return _fault(path, keyword, f"只能符合一种写法，却同时符合第 {_listed(fits)} 种", value)
+        return f"只能符合一种写法，却同时符合第 {_listed(fits)} 种"
     if fits or (best := _best_branch(failed, path, keyword)):
         return () if fits else best
     words = list(dict.fromkeys(word for branch in branches for word in branch.words)) or ["别的值"]
     hint = _advice(value, frozenset().union(*(branch.takes for branch in branches)))
-    return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint=hint)
+    return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint)
 
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
@@ -1816,22 +1805,22 @@ KEYWORDS = {
     "anyOf": (_ANY, "schemas", functools.partial(_rule_union, "anyOf")),
     "oneOf": (_ANY, "schemas", functools.partial(_rule_union, "oneOf")),
     "not": (_ANY, "schema", lambda own, value, path, _: (
-        () if own.check(value, path) else _fault(path, "not", f"不能符合 {show(own.schema)}", value)
+        "" if own.check(value, path) else f"不能符合 {show(own.schema)}"
     )),
 } | {
-    keyword: (kinds, shape, functools.partial(_rule_limit, keyword, holds, says))
-    for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length, {2} the value
-        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}，收到的是 {2}"),
-        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}，收到的是 {2}"),
-        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}，收到的是 {2}"),
-        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}，收到的是 {2}"),
-        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数，收到的是 {2}"),
-        ("minLength", _STRING, "count", operator.ge, "至少要有 {0} 个字符，收到的是 {2}"),
-        ("maxLength", _STRING, "count", operator.le, "最多 {0} 个字符，收到的有 {1} 个：{2}"),
-        ("minItems", _ARRAY, "count", operator.ge, "至少要有 {0} 个元素，收到的是 {2}"),
-        ("maxItems", _ARRAY, "count", operator.le, "最多 {0} 个元素，收到的有 {1} 个：{2}"),
-        ("minProperties", _OBJECT, "count", operator.ge, "至少要有 {0} 个键，收到的是 {2}"),
-        ("maxProperties", _OBJECT, "count", operator.le, "最多 {0} 个键，收到的有 {1} 个：{2}"),
+    keyword: (kinds, shape, functools.partial(_rule_limit, holds, says))
+    for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length
+        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}"),
+        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}"),
+        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}"),
+        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}"),
+        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数"),
+        ("minLength", _STRING, "count", operator.ge, "至少要有 {0} 个字符"),
+        ("maxLength", _STRING, "count", operator.le, "最多 {0} 个字符，现有 {1} 个"),
+        ("minItems", _ARRAY, "count", operator.ge, "至少要有 {0} 个元素"),
+        ("maxItems", _ARRAY, "count", operator.le, "最多 {0} 个元素，现有 {1} 个"),
+        ("minProperties", _OBJECT, "count", operator.ge, "至少要有 {0} 个键"),
+        ("maxProperties", _OBJECT, "count", operator.le, "最多 {0} 个键，现有 {1} 个"),
     ]
 }
 # Of JSON Schema, but not honoured here: said at registration. `type` and `nullable` belong to
@@ -1888,7 +1877,7 @@ class SchemaRules:
             self.note(f"{error}，不予检查")
         else:
             for name in self.rules.keys() & kinds:
-                self.rules[name][rule] = self.own[keyword]
+                self.rules[name][rule] = keyword, self.own[keyword]
 
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
@@ -1902,18 +1891,19 @@ class SchemaRules:
         rules, found = self.rules.get(_type_of(value) if kind is float else _TYPE_NAMES[kind]), ()
         if rules is None:
             return self.refuse(value, path)
-        for rule, own in rules:
-            if problems := rule(own, value, path, self):
-                found = [*found, *problems]
+        for rule, (keyword, own) in rules:
+            if wrong := rule(own, value, path, self):
+                wrong = _fault(path, keyword, wrong, value) if type(wrong) is str else wrong
+                found = [*found, *wrong]
         return found
 
     def refuse(self, value: object, path: tuple) -> list[Problem]:
         if not self.names:
-            return _fault(path, "false", "不允许出现，请去掉")
+            return _fault(path, "false", "不允许出现，请去掉", value)
         choices = _choices(self.schema)
         tail = f"，{_choose_from(choices)}" if choices else ""
         says = f"应该是 {_listed(self.names, ' 或 ')}{tail}"
-        return _fault(path, "type", says, value, hint=_advice(value, self.rules))
+        return _fault(path, "type", says, value, _advice(value, self.rules))
 
     @functools.cached_property
     def groups(self) -> list[tuple[SchemaRules, ...]]:
@@ -1962,7 +1952,6 @@ class SchemaRules:
                 found += part
         return found or own.get("additionalProperties", ())
 
-
     def __call__(self, args: object) -> list[Problem]:
         path = ([_MAX_WORK],)
         if type(args) is not dict:
@@ -1973,7 +1962,7 @@ class SchemaRules:
                 return strange[:_MAX_PROBLEMS]
             found = list(self.check(args, path))
         except RecursionError:
-            return _fault(([_MAX_WORK],), "depth", _TOO_LARGE)
+            return [Problem("", "depth", f"参数{_TOO_LARGE}")]
         if strange:
             places = {problem.path for problem in strange}
             found = [problem for problem in found if problem.path not in places] + strange
