@@ -1335,6 +1335,10 @@ def _equality_key(value: object) -> object:
     return value if plain else (id(value),)  # true, false and null are one object each
 
 
+def _steps(value: dict | list) -> Iterable[tuple]:
+    return value.items() if type(value) is dict else enumerate(value)
+
+
 def _not_json(value: object, path: tuple) -> list[Problem]:
     """Return why `value` is not finite JSON, if so; RecursionError if it is too deep or big."""
     kind, found = type(value), []
@@ -1345,7 +1349,7 @@ def _not_json(value: object, path: tuple) -> list[Problem]:
     if kind is dict and not {str}.issuperset(map(type, value)):
         return _fault(path, "json", "的键都应该是字符串", value)
     _spend(path, 1 + len(value))
-    for step, item in value.items() if kind is dict else enumerate(value):
+    for step, item in _steps(value):
         if type(item) not in _LEAVES and len(found) <= _MAX_PROBLEMS:
             found += _not_json(item, path + (step,))
     return found
@@ -1470,11 +1474,12 @@ def parse_arguments(text: str | dict | None) -> dict:
     """
     value = "" if text is None else text
     for layer in range(3):  # the text, and an object encoded as a string, once or twice
-        if isinstance(value, str):
-            inner = value.strip().startswith(("{", '"', "```"))
-            value = _read_layer(value) if inner or layer == 0 else value
-    if isinstance(value, Mapping):  # of an OrderedDict, a proxy: what is not JSON stays as it is
-        return value if type(value) is dict else plain(value, other=lambda item: item)
+        if type(value) is str and (layer == 0 or value.strip().startswith(("{", '"', "```"))):
+            value = _read_layer(value)
+    if type(value) is dict:
+        return value
+    if isinstance(value, Mapping):  # an OrderedDict, a proxy: what is not JSON stays as it is
+        return plain(value, other=lambda item: item)
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
@@ -1622,8 +1627,10 @@ def _rule_contains(wanted, value, path, node):
 
 
 def _rule_required(names, value, path, node):
-    missing = (_where(path + (name,)) for name in names if name not in value)
-    return [Problem(where, "required", f"缺少必填参数 {where}") for where in missing]
+    return [
+        Problem(where := _where(path + (name,)), "required", f"缺少必填参数 {where}")
+        for name in names if name not in value
+    ]
 
 
 def _rule_dependent(needs, value, path, node):
@@ -1644,7 +1651,7 @@ def _rule_parts(_, value, path, node):
     """Check the parts of a value: one rule for `properties`, `items` and the like (see `at`)."""
     found, own = [], node.own
     named = {} if "patternProperties" in own else own.get("properties", {})
-    for step, item in value.items() if type(value) is dict else enumerate(value):
+    for step, item in _steps(value):
         here = path + (step,)
         for part in named.get(step) or node.at(here):
             problems = part.check(item, here)
@@ -1672,8 +1679,8 @@ def _rule_ref(target, value, path, node):
 
 
 def _properties(bodies: list[SchemaRules]) -> dict[str, SchemaRules]:
-    known = [body.own.get("properties", {}) for body in bodies]
-    return {name: part for properties in known for name, (part,) in properties.items()}
+    pairs = (pair for body in bodies for pair in body.own.get("properties", {}).items())
+    return {name: part for name, (part,) in pairs}
 
 
 @functools.lru_cache(maxsize=512)
@@ -1958,7 +1965,7 @@ class SchemaRules:
             return _fault(path, "type", "应该是一个 JSON 对象（object）", args)
         try:
             strange = _not_json(args, path)
-            if any(problem.keyword == "json" for problem in strange):
+            if "json" in [problem.keyword for problem in strange]:
                 return strange[:_MAX_PROBLEMS]
             found = list(self.check(args, path))
         except RecursionError:
@@ -2004,7 +2011,7 @@ def _mended(value: object, node: SchemaRules, path: tuple, repairs: list[str]) -
     bodies, kept = node.bodies(mended), {}
     required = {name for body in bodies for name in body.own.get("required", ())}
     optional = _properties(bodies).keys() - required
-    for step, item in mended.items() if type(mended) is dict else enumerate(mended):
+    for step, item in _steps(mended):
         here = path + (step,)
         part = next((part for body in bodies for part in body.at(here)), None)
         if item is None and step in optional and "null" not in part.takes:
@@ -2381,7 +2388,7 @@ class ToolRegistry:
         try:
             if tool := self.get(call.name):
                 value, status = self._value(tool, call, repairs), "ok"
-                text = value if type(value) is str else json_text(value)
+                text = value if type(value) is str else _json_text(value)
             else:
                 text, status = self._unknown(call.name), "unknown_tool"
         except ToolError as error:
@@ -2599,7 +2606,6 @@ SEPARATED = "不要写千位分隔符，1,000 写 1000；要隔开两个参数�
 DASHES = (("[–—]{2}", "减号只写一个 -"),)  # a Chinese dash is two; as 5--3 it would add
 # Text that Python would read in a way its writer may not have meant, or not without a warning.
 MISREAD = (
-    ("^$", "式子是空的，写一个如 2*(3+4)"),
     # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
     (r"(?s)^(?![+-]?(?:\d%|\d+ % )-(?!1$)\d+$).*(?:%\s*[-+]|[\w)]%\s)", PERCENT),
     (r"\d,\s*0\d\d(?!\d)", SEPARATED),
@@ -2611,6 +2617,7 @@ MISREAD = (
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (
+    ("^$", "式子是空的，写一个如 2*(3+4)"),
     (r"^=|(?<!=)=$", "去掉等号，只写要算的式子"),
     (r"!(?!=)", "阶乘写 factorial(5)"),
     (r"=[<>]|<>", "小于等于写 <=，大于等于写 >=，不等于写 !="),
@@ -2641,7 +2648,9 @@ def _normalize(text: str) -> str:
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
     _check_spelling(text, DASHES)
-    text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text.translate(TO_ASCII).strip())
+    text = text.translate(TO_ASCII).strip()
+    if "math" in text:  # models often write math.sqrt(2)
+        text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text)
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
