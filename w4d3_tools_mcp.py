@@ -1762,13 +1762,17 @@ def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
+def _by_name(own: dict, keyword: str, node: SchemaRules) -> dict[str, tuple[SchemaRules]]:
+    return {name: (node.part(schema, keyword, name),) for name, schema in own.items()}
+
+
 # shape → (JSON types of what a keyword says, further condition, what is made of it for the calls)
 _SHAPES = {
     "value": (_ANY, None, lambda own, *_: {_equality_key(own)}),
     "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
     "flag": (["boolean"], None, None),
     "text": (["string"], None, None),
-    "pattern": (["string"], None, lambda own, *_: own if compile_pattern(own) else None),
+    "pattern": (["string"], compile_pattern, None),
     "pointer": (["string"], None, _resolved),
     "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
     "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
@@ -1780,13 +1784,10 @@ _SHAPES = {
     "schemas": (["array"], len, lambda own, word, node: tuple(
         node.part(schema, word, number) for number, schema in enumerate(own)
     )),
-    "map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: {
-        name: (node.part(schema, word, name),) for name, schema in own.items()
-    }),
-    "pattern map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: [
-        (pattern, (node.part(schema, word, pattern),))
-        for pattern, schema in own.items() if compile_pattern(pattern)
-    ]),
+    "map": (["object"], lambda own: _are_names(list(own)), _by_name),
+    "pattern map": (
+        ["object"], lambda own: _are_names(list(own)) and all(map(compile_pattern, own)), _by_name,
+    ),
 }
 _NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
 # keyword → (types of value it looks at, shape of what it says, rule)
@@ -1954,7 +1955,7 @@ class SchemaRules:
         if type(step) is int:
             return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
         found = own.get("properties", {}).get(step, ())
-        for pattern, part in own.get("patternProperties", ()):
+        for pattern, part in own.get("patternProperties", {}).items():
             if _matches(pattern, step[:_MAX_MATCHED], path):
                 found += part
         return found or own.get("additionalProperties", ())
@@ -2058,10 +2059,8 @@ def check_schema(schema: object) -> list[str]:
     >>> check_schema({"type": "object", "properties": {"k": {"type": "widget"}}})
     ['#/properties/k：不认识的类型 "widget"，不检查类型']
     """
-    if not isinstance(schema, dict):
-        return [f"#：参数的模式应该是一个对象，现在是 {show(schema, 60)}"]
     rules = compile_schema(schema)
-    notes = [] if rules.names == ["object"] else ['#：参数的模式应该写明 "type": "object"']
+    notes = [] if rules.names == ["object"] else ['#：参数的模式应该是对象，写明 "type": "object"']
     return list(dict.fromkeys(notes + rules.notes))[:50]
 
 
