@@ -2410,17 +2410,9 @@ class ToolRegistry:
         return json_value(_awaited(tool.run(args)))
 
     def _unknown(self, name: object) -> str:
-        near = closest(name, self.names) if isinstance(name, str) else None
-        hint = f"是不是想调用 {near}？" if near else ""
-        return f"没有名为 {show(name)} 的工具。{hint}可用的工具：{'、'.join(self.names) or '无'}。"
-
-
-class Advice(NamedTuple):
-    """One thing a reviewer would change in a tool definition."""
-
-    where: str  # "tool" or "tool.parameter"
-    what: str
-    why: str
+        hint = _suggested(name, self.names) if isinstance(name, str) else ""
+        known = "、".join(self.names) or "无"
+        return f"没有名为 {show(name)} 的工具{hint or '。'}可用的工具：{known}。"
 
 
 _VAGUE_NAMES = frozenset(
@@ -2452,7 +2444,7 @@ def _likeness(one: Tool, other: Tool) -> float:
     return both / (len(a) + len(b) - both or 1)
 
 
-def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
+def _review_definition(tool: Tool, others: Iterable[Tool]) -> Iterator[tuple[str, str]]:
     name, said = tool.name, tool.description
     guess = "不知道会得到什么，模型就会多调一次或编一个结果"
     if name.lower() in _VAGUE_NAMES or len(name) < 3:
@@ -2464,8 +2456,8 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
         yield "说明没有讲返回什么", guess
     if re.search(_LOOKS_UP, name) and not re.search(_NOTHING_FOUND, said):
         yield "说明没有讲查不到时返回什么", guess
-    alike = [o.name for o in others if o.name not in said and _likeness(tool, o) >= _SIMILAR]
-    if alike:
+    unnamed = [other for other in others if other.name != name and other.name not in said]
+    if alike := [other.name for other in unnamed if _likeness(tool, other) >= _SIMILAR]:
         yield f"和 {_listed(alike)} 很像，请写清各自的分工", "分工不清，模型就会选错"
     if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
         what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
@@ -2478,8 +2470,8 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
         yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", dear
 
 
-def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
-    kinds = schema.get("type", ())
+def _review_parameter(schema: dict) -> Iterator[tuple[str, str]]:
+    text, kinds = str(schema.get("description", "")), schema.get("type")
     if not schema.keys() - {"description", "default", "title", "examples"}:
         yield "没有类型，请写类型标注，例如 n: int", "没有类型就什么值都放行，错的会一直走进函数里"
     if not text:
@@ -2492,14 +2484,12 @@ def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
-def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
-    """What to improve and why, by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
-    others = [other for other in others if other.name != tool.name]
-    advice = [Advice(tool.name, *found) for found in _review_definition(tool, others)]
+def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[tuple[str, str, str]]:
+    """(where, what to improve, why), by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
+    advice = [(tool.name, *found) for found in _review_definition(tool, others)]
     for name, schema in tool.parameters.get("properties", {}).items():
-        schema = schema if isinstance(schema, dict) else {}
-        found = _review_parameter(str(schema.get("description", "")), schema)
-        advice += (Advice(f"{tool.name}.{name}", *each) for each in found)
+        found = _review_parameter(schema if isinstance(schema, dict) else {})
+        advice += ((f"{tool.name}.{name}", *each) for each in found)
     return advice
 
 
@@ -10661,9 +10651,9 @@ def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Itera
         advice = review_tool(tool, everything)
         found += len(advice)
         yield style.paint(f"{tool.name}：{len(advice)} 条建议", "bad" if advice else "good")
-        for item in advice:
-            yield from wrap(f"  {item.where}：{item.what}", style.width)
-            for line in wrap(f"    为什么：{item.why}", style.width):
+        for where, what, why in advice:
+            yield from wrap(f"  {where}：{what}", style.width)
+            for line in wrap(f"    为什么：{why}", style.width):
                 yield style.paint(line, "dim")
     yield f"共检查 {len(picked)} 个工具，{found} 条建议。"
 

@@ -608,7 +608,7 @@ def test_an_unknown_name_gets_the_list_of_tools(name):
 
 
 def test_the_closest_name_is_suggested():
-    assert "是不是想调用 a_tool" in call(ToolRegistry([tool()]), "atool").text
+    assert "是不是想写 a_tool" in call(ToolRegistry([tool()]), "atool").text
 
 
 class Unreadable:
@@ -735,7 +735,7 @@ GOOD = "在讲义里查找章节，返回编号和标题；没有找到时返回
     ],
 )
 def test_the_review_finds_each_kind_of_weakness(rule, reviewed):
-    assert any(rule in advice.what and advice.why for advice in review_tool(reviewed))
+    assert any(rule in what and why for _, what, why in review_tool(reviewed))
 
 
 def test_the_review_asks_for_the_difference_between_siblings():
@@ -743,7 +743,7 @@ def test_the_review_asks_for_the_difference_between_siblings():
     other = tool(
         name="search_mails", description="在邮件里按关键词搜索，返回全文；没有时返回空列表。"
     )
-    assert any("search_mails" in advice.what for advice in review_tool(one, [one, other]))
+    assert any("search_mails" in what for _, what, _ in review_tool(one, [one, other]))
 
 
 def test_the_review_is_content_with_a_good_definition():
