@@ -1766,69 +1766,69 @@ def _by_name(own: dict, keyword: str, node: SchemaRules) -> dict[str, tuple[Sche
     return {name: (node.part(schema, keyword, name),) for name, schema in own.items()}
 
 
+_EVERY = " ".join(_ANY)
 # shape → (JSON types of what a keyword says, further condition, what is made of it for the calls)
 _SHAPES = {
-    "value": (_ANY, None, lambda own, *_: {_equality_key(own)}),
-    "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
-    "flag": (["boolean"], None, None),
-    "text": (["string"], None, None),
-    "pattern": (["string"], compile_pattern, None),
-    "pointer": (["string"], None, _resolved),
-    "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
-    "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
-    "count": (["integer"], lambda own: own >= 0, None),
-    "names": (["array"], _are_names, lambda own, *_: dict.fromkeys(own)),
-    "names map": (["object"], lambda own: all(map(_are_names, own.values())), None),
-    "schema": (["object", "boolean"], None, lambda own, word, node: node.part(own, word)),
-    "rest": (["object", "boolean"], None, lambda own, word, node: (node.part(own, word),)),
-    "schemas": (["array"], len, lambda own, word, node: tuple(
+    "value": (_EVERY, None, lambda own, *_: {_equality_key(own)}),
+    "values": ("array", len, lambda own, *_: set(map(_equality_key, own))),
+    "flag": ("boolean", None, None),
+    "text": ("string", None, None),
+    "pattern": ("string", compile_pattern, None),
+    "pointer": ("string", None, _resolved),
+    "number": ("integer number", lambda own: abs(own) < math.inf, None),
+    "positive": ("integer number", lambda own: 0 < own < math.inf, None),
+    "count": ("integer", lambda own: own >= 0, None),
+    "names": ("array", _are_names, lambda own, *_: dict.fromkeys(own)),
+    "names map": ("object", lambda own: all(map(_are_names, own.values())), None),
+    "schema": ("object boolean", None, lambda own, word, node: node.part(own, word)),
+    "rest": ("object boolean", None, lambda own, word, node: (node.part(own, word),)),
+    "schemas": ("array", len, lambda own, word, node: tuple(
         node.part(schema, word, number) for number, schema in enumerate(own)
     )),
-    "map": (["object"], lambda own: _are_names(list(own)), _by_name),
+    "map": ("object", lambda own: _are_names(list(own)), _by_name),
     "pattern map": (
-        ["object"], lambda own: _are_names(list(own)) and all(map(compile_pattern, own)), _by_name,
+        "object", lambda own: _are_names(list(own)) and all(map(compile_pattern, own)), _by_name,
     ),
 }
-_NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
 # keyword → (types of value it looks at, shape of what it says, rule)
 KEYWORDS = {
-    "$ref": (_ANY, "pointer", _rule_ref),
-    "enum": (_ANY, "values", _rule_enum),
-    "const": (_ANY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
-    "pattern": (_STRING, "pattern", _rule_pattern),
-    "format": (_STRING, "text", _rule_format),
-    "prefixItems": (_ARRAY, "schemas", _rule_parts),
-    "items": (_ARRAY, "rest", _rule_parts),
-    "uniqueItems": (_ARRAY, "flag", _rule_unique),
-    "contains": (_ARRAY, "schema", _rule_contains),
-    "required": (_OBJECT, "names", _rule_required),
-    "properties": (_OBJECT, "map", _rule_parts),
-    "patternProperties": (_OBJECT, "pattern map", _rule_parts),
-    "additionalProperties": (_OBJECT, "rest", _rule_parts),
-    "propertyNames": (_OBJECT, "schema", _rule_names),
-    "dependentRequired": (_OBJECT, "names map", _rule_dependent),
-    "allOf": (_ANY, "schemas", lambda own, value, path, _: [
+    "$ref": (_EVERY, "pointer", _rule_ref),
+    "enum": (_EVERY, "values", _rule_enum),
+    "const": (_EVERY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
+    "pattern": ("string", "pattern", _rule_pattern),
+    "format": ("string", "text", _rule_format),
+    "prefixItems": ("array", "schemas", _rule_parts),
+    "items": ("array", "rest", _rule_parts),
+    "uniqueItems": ("array", "flag", _rule_unique),
+    "contains": ("array", "schema", _rule_contains),
+    "required": ("object", "names", _rule_required),
+    "properties": ("object", "map", _rule_parts),
+    "patternProperties": ("object", "pattern map", _rule_parts),
+    "additionalProperties": ("object", "rest", _rule_parts),
+    "propertyNames": ("object", "schema", _rule_names),
+    "dependentRequired": ("object", "names map", _rule_dependent),
+    "allOf": (_EVERY, "schemas", lambda own, value, path, _: [
         problem for part in own for problem in part.check(value, path)
     ]),
-    "anyOf": (_ANY, "schemas", functools.partial(_rule_union, "anyOf")),
-    "oneOf": (_ANY, "schemas", functools.partial(_rule_union, "oneOf")),
-    "not": (_ANY, "schema", lambda own, value, path, _: (
+    "anyOf": (_EVERY, "schemas", functools.partial(_rule_union, "anyOf")),
+    "oneOf": (_EVERY, "schemas", functools.partial(_rule_union, "oneOf")),
+    "not": (_EVERY, "schema", lambda own, value, path, _: (
         "" if own.check(value, path) else f"不能符合 {show(own.schema)}"
     )),
 } | {
     keyword: (kinds, shape, functools.partial(_rule_limit, holds, says))
     for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length
-        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}"),
-        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}"),
-        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}"),
-        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}"),
-        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数"),
-        ("minLength", _STRING, "count", operator.ge, "至少要有 {0} 个字符"),
-        ("maxLength", _STRING, "count", operator.le, "最多 {0} 个字符，现有 {1} 个"),
-        ("minItems", _ARRAY, "count", operator.ge, "至少要有 {0} 个元素"),
-        ("maxItems", _ARRAY, "count", operator.le, "最多 {0} 个元素，现有 {1} 个"),
-        ("minProperties", _OBJECT, "count", operator.ge, "至少要有 {0} 个键"),
-        ("maxProperties", _OBJECT, "count", operator.le, "最多 {0} 个键，现有 {1} 个"),
+        ("minimum", "integer number", "number", operator.ge, "不能小于 {0}"),
+        ("maximum", "integer number", "number", operator.le, "不能大于 {0}"),
+        ("exclusiveMinimum", "integer number", "number", operator.gt, "必须大于 {0}"),
+        ("exclusiveMaximum", "integer number", "number", operator.lt, "必须小于 {0}"),
+        ("multipleOf", "integer number", "positive", _is_multiple, "必须是 {0} 的倍数"),
+        ("minLength", "string", "count", operator.ge, "至少要有 {0} 个字符"),
+        ("maxLength", "string", "count", operator.le, "最多 {0} 个字符，现有 {1} 个"),
+        ("minItems", "array", "count", operator.ge, "至少要有 {0} 个元素"),
+        ("maxItems", "array", "count", operator.le, "最多 {0} 个元素，现有 {1} 个"),
+        ("minProperties", "object", "count", operator.ge, "至少要有 {0} 个键"),
+        ("maxProperties", "object", "count", operator.le, "最多 {0} 个键，现有 {1} 个"),
     ]
 }
 # Of JSON Schema, but not honoured here: said at registration. `type` and `nullable` belong to
@@ -1875,22 +1875,22 @@ class SchemaRules:
     def note(self, text: str) -> None:
         self.home.notes.append(_cut(f"{_cut(self.where, 120)}：{text}", 240))
 
-    def add(self, keyword: str, kinds: list[str], shape: str, rule: Callable) -> None:
+    def add(self, keyword: str, kinds: str, shape: str, rule: Callable) -> None:
         own, (allowed, holds, make) = self.schema[keyword], _SHAPES[shape]
         try:
-            if _type_of(own) not in allowed or (holds and not holds(own)):
+            if _type_of(own) not in allowed.split() or (holds and not holds(own)):
                 raise SchemaError(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定")
             self.own[keyword] = make(own, keyword, self) if make else own
         except SchemaError as error:
             self.note(f"{error}，不予检查")
         else:
-            for name in self.rules.keys() & kinds:
+            for name in self.rules.keys() & kinds.split():
                 self.rules[name][rule] = keyword, self.own[keyword]
 
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
         where = "/".join([self.where, keyword, *map(str, steps)])
-        trail = self.trail if KEYWORDS[keyword][0] is _ANY else ()
+        trail = self.trail if KEYWORDS[keyword][0] == _EVERY else ()
         return SchemaRules(schema, self.home, where, trail)
 
     def check(self, value: object, path: tuple) -> Sequence[Problem]:
@@ -2520,19 +2520,21 @@ COMPARISONS = {
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }
 CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
-PLAIN = (
-    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma factorial"
-)
 # name → (function, least and most arguments)
-FUNCTIONS = {name: (getattr(math, name), 1, 1) for name in PLAIN.split()} | {
-    "ln": (math.log, 1, 1), "log": (math.log, 1, 2),  # log(x) is natural, log(x, base) is not
-    "deg": (math.degrees, 1, 1), "rad": (math.radians, 1, 1),
+FUNCTIONS = {
+    name: (getattr(math, name), least, most) for least, most, names in (
+        (1, 1, "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh"
+               " acosh atanh degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
+               " factorial"),
+        (1, 2, "log perm"),  # log(x) is natural, log(x, base) is not
+        (2, 2, "atan2 fmod comb"),
+        (1, MANY, "hypot gcd lcm"),
+    ) for name in names.split()
+} | {
+    "ln": (math.log, 1, 1), "deg": (math.degrees, 1, 1), "rad": (math.radians, 1, 1),
     "abs": (abs, 1, 1), "int": (int, 1, 1), "float": (float, 1, 1), "round": (round, 1, 2),
-    "pow": (pow, 2, 3), "fmod": (math.fmod, 2, 2), "atan2": (math.atan2, 2, 2),
-    "min": (min, 2, MANY), "max": (max, 2, MANY), "sum": (lambda *values: sum(values), 1, MANY),
-    "hypot": (math.hypot, 1, MANY), "gcd": (math.gcd, 1, MANY), "lcm": (math.lcm, 1, MANY),
-    "perm": (math.perm, 1, 2), "comb": (math.comb, 2, 2),
+    "pow": (pow, 2, 3), "min": (min, 2, MANY), "max": (max, 2, MANY),
+    "sum": (lambda *values: sum(values), 1, MANY),
 }
 
 
@@ -2563,12 +2565,13 @@ BITS = {
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
 # replaced in the text because Python's own ^ binds weaker than +, so that 1+2^3 would become 3^3.
-TYPED = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-TYPED |= dict.fromkeys("×✕✖⋅·∙•∗", "*") | dict.fromkeys("÷∕⁄", "/") | dict.fromkeys("−–—﹣", "-")
-TYPED |= dict.fromkeys("\u3000\u00a0\u2002\u2003\u2009\u202f", " ")
-TYPED |= dict.fromkeys("\u200b\u2060\ufeff", "")
-TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
-TO_ASCII = str.maketrans(TYPED)
+TO_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | str.maketrans(
+    "×✕✖⋅·∙•∗÷∕⁄−–—﹣\u3000\u00a0\u2002\u2003\u2009\u202f",
+    "********///----      ",
+    "\u200b\u2060\ufeff",
+) | str.maketrans(
+    {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
+)
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SUPERSCRIPT_RUN = "[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"
 
