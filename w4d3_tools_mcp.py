@@ -1747,14 +1747,30 @@ def _target(pointer: str, root: object) -> object:
     return root if start == "#" else None
 
 
+def _references(schema: object) -> list[str]:
+    """Return the `$ref`s to schemas for the same value, not for parts of it."""
+    if isinstance(schema, dict):
+        schema = [schema.get(word) for word in ("$ref", "allOf", "anyOf", "oneOf", "not")]
+    if isinstance(schema, list):
+        return [pointer for part in schema for pointer in _references(part)]
+    return [schema] if isinstance(schema, str) else []
+
+
 def _resolved(pointer: str, keyword: str, node: SchemaRules) -> tuple[SchemaRules]:
     """Return the node behind a `$ref`, made when it is first met."""
-    target, refs = _target(pointer, node.home.root), node.home.refs
-    if target is None or pointer in node.trail:
-        reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
-        raise SchemaError(f"$ref {show(pointer, 80)} {reason}")
+    root, refs = node.home.root, node.home.refs
     if pointer not in refs:
-        type(node)(target, node.home, pointer, (*node.trail, pointer))
+        target, onward, met = _target(pointer, root), [pointer], set()
+        if target is None:
+            raise SchemaError(f"找不到 $ref {show(pointer, 80)}（只支持本模式之内的 #/…）")
+        for step in itertools.islice(onward, 1_000):  # `onward` grows meanwhile
+            new = set(_references(_target(step, root))) - met
+            met |= new
+            onward += new
+        if pointer in met:
+            raise SchemaError(f"$ref {show(pointer, 80)} 绕回了自己")
+        refs[pointer] = type(node)(target, node.home, pointer)
+        refs[pointer].read()  # now, for the schema may well refer to itself
     return (refs[pointer],)
 
 
@@ -1848,18 +1864,19 @@ class SchemaRules:
     that look at it, `notes` what is not checked and why, for the programmer.
     """
 
-    def __init__(self, schema: object, home: SchemaRules | None = None, where="#", trail=("#",)):
+    def __init__(self, schema: object, home: SchemaRules | None = None, where: str = "#"):
         self.schema, self.home = schema if isinstance(schema, dict) else {}, home or self
-        self.where, self.trail = where, trail  # JSON pointer; `$ref`s that led to this same value
+        self.where = where  # JSON pointer
         if home is None:
             self.root, self.refs, self.notes = schema, {}, []
-        if where in trail:  # at once, for the schema may well refer to itself
-            self.home.refs[where] = self
         self.own, self.names = {}, _ANY
         try:
             self.names = _types(schema)
         except SchemaError as error:
             self.note(str(error))
+
+    def read(self) -> SchemaRules:
+        """Make the rules, and the nodes of all subschemas; returns the node itself."""
         self.rules = {name: {} for name in self.names + ["integer"] * ("number" in self.names)}
         if type(rest := self.schema.get("items")) is list:  # what draft 7 called prefixItems
             self.schema = {**self.schema, "prefixItems": rest, "items": True}
@@ -1871,6 +1888,7 @@ class SchemaRules:
         if self.schema.get("nullable") is True:
             self.rules["null"] = {}
         self.rules = {name: tuple(rules.items()) for name, rules in self.rules.items()}
+        return self
 
     def note(self, text: str) -> None:
         self.home.notes.append(_cut(f"{_cut(self.where, 120)}：{text}", 240))
@@ -1890,8 +1908,7 @@ class SchemaRules:
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
         where = "/".join([self.where, keyword, *map(str, steps)])
-        trail = self.trail if KEYWORDS[keyword][0] == _EVERY else ()
-        return SchemaRules(schema, self.home, where, trail)
+        return SchemaRules(schema, self.home, where).read()
 
     def check(self, value: object, path: tuple) -> Sequence[Problem]:
         """Return the problems of a value: its type, or else all that the rules for it find."""
@@ -1981,9 +1998,9 @@ class SchemaRules:
 
 def _fresh(schema: object) -> SchemaRules:
     try:
-        return SchemaRules(schema)
+        return SchemaRules(schema).read()
     except RecursionError:
-        rules = SchemaRules(True)
+        rules = SchemaRules(True).read()
         rules.notes.append("#：模式嵌套太深，不予检查")
         return rules
 

@@ -1125,13 +1125,33 @@ LOOPS = [
         "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}]}},
     },
     {"not": {"$ref": "#"}},
+    one({"$ref": "#/properties/v"}),
+    one({"$ref": "#/properties/v/anyOf/0", "anyOf": [{"$ref": "#/properties/v"}]}),
+    *(
+        one({"$ref": "#/$defs/A"})
+        | {
+            "$defs": {
+                "A": {"properties": {"x": {"$ref": "#/$defs/C"}}, word: [{"$ref": "#/$defs/C"}]},
+                "C": {"$ref": "#/$defs/A"},
+            }
+        }
+        for word in ("allOf", "anyOf", "oneOf")
+    ),
 ]
 
 
 @pytest.mark.parametrize("schema", LOOPS, ids=repr)
 def test_a_reference_loop_is_noted_and_does_not_hang(schema):
-    validate_arguments({"a": 1}, schema)
     assert any("绕回" in note for note in check_schema(schema))
+    assert compile_schema(schema).takes and repair_arguments({"v": {"x": "1"}}, schema)[1] == []
+    assert all(problem.keyword == "not" for problem in validate_arguments({"v": {"x": 1}}, schema))
+
+
+def test_a_name_with_a_slash_is_not_taken_for_a_path():
+    schema = obj(a={"not": {"type": "null"}}, b={"$ref": "#/properties/a/not"})
+    schema["properties"] = {"a/not": {"type": "string"}, **schema["properties"]}
+    assert oracle(schema, {"b": None}) and validate_arguments({"b": None}, schema) == []
+    assert not oracle(schema, {"b": "x"}) and validate_arguments({"b": "x"}, schema)
 
 
 def test_overlapping_recursive_branches_cannot_take_exponential_time():
@@ -1154,10 +1174,12 @@ def test_schemas_of_any_depth_and_size_compile():
     wide = {"properties": {f"p{i}": {"type": "integer"} for i in range(20_000)}}
     loop = {}
     loop["properties"] = {"a": loop, "b": loop}
+    links = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(5_000)}
+    chain = {"properties": {"v": {"$ref": "#/$defs/d0"}}, "$defs": links}
     nested_enum = []
     for _ in range(5_000):
         nested_enum = [nested_enum]
-    for schema in [deep_schema, wide, loop, {"enum": [nested_enum]}]:
+    for schema in [deep_schema, wide, loop, chain, {"enum": [nested_enum]}]:
         assert check_schema(schema)
         validate_arguments({"v": {"v": 1}}, schema)
 
