@@ -162,7 +162,6 @@ class ToolResult(NamedTuple):
     status: str = "ok"
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
-    error: BaseException | None = None  # what the tool raised, for the programmer alone
 
     @property
     def is_error(self) -> bool:
@@ -2345,6 +2344,7 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Tool | Callable] = (), *, coerce: bool = False):
         self._tools: dict[str, Tool] = {}
         self._rules: dict[str, SchemaRules] = {}  # of their parameters, ready for calls
+        self.last_error: BaseException | None = None  # what a tool raised, for the programmer
         self.coerce = coerce  # mend harmless slips such as "4096" for 4096; each is reported
         for tool in tools:
             self.add(tool) if isinstance(tool, Tool) else self.register(tool)
@@ -2400,7 +2400,7 @@ class ToolRegistry:
 
     def call(self, call: ToolCall, *, characters: int | None = RESULT_CHARACTERS) -> ToolResult:
         """The result of one call, whatever the model wrote; never raises, but for Ctrl-C."""
-        tool, repairs, value, failure = None, [], None, None
+        tool, repairs, value = None, [], None
         try:
             if tool := self.get(call.name):
                 value, status = self._value(tool, call, repairs), "ok"
@@ -2408,15 +2408,15 @@ class ToolRegistry:
             else:
                 text, status = self._unknown(call.name), "unknown_tool"
         except ToolError as error:
-            text, failure = _said(error) or "工具没有说明原因", error
+            text, self.last_error = _said(error) or "工具没有说明原因", error
             status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
         except KeyboardInterrupt:  # the user's, not the tool's
             raise
         except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
             what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
-            text, status, failure = f"{what}：{error_text(error)}", "failed", error
+            text, status, self.last_error = f"{what}：{error_text(error)}", "failed", error
         text = _whole(cut(text, tool and tool.characters or characters))
-        return ToolResult(text, status, value, tuple(repairs), failure)
+        return ToolResult(text, status, value, tuple(repairs))
 
     def _value(self, tool: Tool, call: ToolCall, repairs: list[str]) -> object:
         args = parse_arguments(call.arguments)
@@ -10698,7 +10698,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
-        raise ToolError(result.text + hint) from result.error
+        raise ToolError(result.text + hint) from tools.last_error
     yield result.text
 
 
