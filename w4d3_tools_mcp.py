@@ -1518,10 +1518,8 @@ def _lossless(value: object, names: Iterable[str]) -> object:
     """Return what a text spells in JSON, or a float as int, if the types `names` want just it."""
     found = value
     if type(value) is str and "string" not in names:
-        try:
+        with contextlib.suppress(ValueError):
             found = _load_json(value)
-        except ValueError:
-            return value
         if type(found) not in (list, dict) and value != value.strip():
             return value
     if type(found) is float and found.is_integer() and "number" not in names:
@@ -1538,8 +1536,7 @@ def _advice(value: object, names: Iterable[str]) -> str:
 # ── Rules ──
 #
 # A rule takes what the keyword says (subschemas as nodes), the value, its path, and the node of
-# the whole schema (`SchemaRules` below). It returns what is wrong, in words or as problems, or
-# something empty.
+# the schema (`SchemaRules` below). It returns what is wrong, in words or as problems, or nothing.
 
 
 def _rule_limit(holds, says, limit, value, path, node):
@@ -1605,10 +1602,11 @@ def _exists(name: str, text: str) -> bool:
 
 
 def _rule_format(name, value, path, node):
-    shape, example = _FORMATS.get(name, (".*", ""))
+    if name not in _FORMATS:
+        return ""
+    shape, example = _FORMATS[name]
     fits = len(value) <= _MAX_MATCHED and re.fullmatch(shape, value, re.ASCII)
-    well = name not in _FORMATS or (fits and _exists(name, value))
-    return "" if well else f"应该是 {name} 格式（如 {example}）"
+    return "" if fits and _exists(name, value) else f"应该是 {name} 格式（如 {example}）"
 
 
 def _rule_unique(wanted, value, path, node):
@@ -1719,14 +1717,18 @@ def _rule_union(keyword, branches, value, path, node):
     failed, fits = [], []
     for number, branch in enumerate(branches, 1):
         if kind in branch.takes:
-            found = branch.check(value, path)
-            failed.append(found) if found else fits.append(str(number))
-            if fits and keyword == "anyOf":
+            if found := branch.check(value, path):
+                failed.append(found)
+            elif keyword == "anyOf":
                 return ()
+            else:
+                fits.append(str(number))
     if len(fits) > 1:
         return f"只能符合一种写法，却同时符合第 {_listed(fits)} 种"
-    if fits or (best := _best_branch(failed, path, keyword)):
-        return () if fits else best
+    if fits:
+        return ()
+    if best := _best_branch(failed, path, keyword):
+        return best
     words = list(dict.fromkeys(word for branch in branches for word in branch.words)) or ["别的值"]
     hint = _advice(value, frozenset().union(*(branch.takes for branch in branches)))
     return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint)
