@@ -1708,8 +1708,9 @@ def _best_branch(results: list, path: tuple, keyword: str) -> list[Problem]:
 
 def _rule_union(keyword, branches, value, path, node):
     """Check anyOf or oneOf; a tag, or the type of the value, leads to the branch."""
-    kind, (name, table) = _type_of(value), _find_tag(branches)
-    if kind == "object" and name in value:
+    kind = _type_of(value)
+    name, table = _find_tag(branches) if kind == "object" else (None, {})
+    if table and name in value:
         if row := table.get(_equality_key(value[name])):
             return row[1].check(value, path)
         choices = _choose_from([choice for choice, _ in table.values()])
@@ -1888,7 +1889,7 @@ class SchemaRules:
             self.note(f"不支持关键字 {keyword}，不予检查")
         if self.schema.get("nullable") is True:
             self.rules["null"] = {}
-        self.rules = {name: tuple(rules.items()) for name, rules in self.rules.items()}
+        self.rules = {name: tuple(rules.values()) for name, rules in self.rules.items()}
         return self
 
     def note(self, text: str) -> None:
@@ -1904,7 +1905,7 @@ class SchemaRules:
             self.note(f"{error}，不予检查")
         else:
             for name in self.rules.keys() & kinds.split():
-                self.rules[name][rule] = keyword, self.own[keyword]
+                self.rules[name][rule] = rule, keyword, self.own[keyword]
 
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
@@ -1917,7 +1918,7 @@ class SchemaRules:
         rules, found = self.rules.get(_type_of(value) if kind is float else _TYPE_NAMES[kind]), ()
         if rules is None:
             return self.refuse(value, path)
-        for rule, (keyword, own) in rules:
+        for rule, keyword, own in rules:
             if wrong := rule(own, value, path, self):
                 wrong = _fault(path, keyword, wrong, value) if type(wrong) is str else wrong
                 found = [*found, *wrong]
