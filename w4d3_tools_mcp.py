@@ -1245,13 +1245,10 @@ def show(value: object, limit: int = 100) -> str:
     >>> show({"seq_len": "8k"}), show(float("nan")), show("x" * 500, 8)
     ('{"seq_len": "8k"}', 'NaN', '"xxxxxx…')
     """
-    value, text = value[:limit] if isinstance(value, str) else value, ""
     encoder = json.JSONEncoder(ensure_ascii=False, default=lambda item: f"<{type(item).__name__}>")
     try:
-        for piece in encoder.iterencode(value):
-            text += piece[: limit + 1]
-            if len(text) > limit:
-                break
+        pieces = encoder.iterencode(value[:limit] if isinstance(value, str) else value)
+        text = "".join(piece[: limit + 1] for piece in itertools.islice(pieces, limit + 1))
     except (ValueError, TypeError):  # 5,000 digits, a loop, a key like (1, 2)
         text = f"<{type(value).__name__}>"
     return _cut(text.encode("utf-8", "backslashreplace").decode("utf-8"), limit)
@@ -1273,15 +1270,21 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     >>> closest("maxTokens", ["min_p", "max_tokens"]), closest("learnig_rate", ["learning_rate"])
     ('max_tokens', 'learning_rate')
     """
-    names = [name, *itertools.islice(names, 200)]
-    bare = [re.sub(r"[\W_]+", "", each[:100]).lower() for each in names]
-    wanted, known = bare[0], dict(zip(bare[1:], names[1:]))
-    if wanted in known:
-        return known[wanted]
-    import difflib  # only wrong calls need it
+    def bare(each: str) -> str:
+        return re.sub(r"[\W_]+", "", each[:100]).lower()
 
-    hits = difflib.get_close_matches(wanted, known, n=1, cutoff=0.7)
+    known = {bare(each): each for each in itertools.islice(names, 200)}
+    if bare(name) in known:
+        return known[bare(name)]
+    from difflib import get_close_matches  # only wrong calls need it
+
+    hits = get_close_matches(bare(name), known, n=1, cutoff=0.7)
     return known[hits[0]] if hits else None
+
+
+def _suggested(name: str, names: Iterable[str]) -> str:
+    near = closest(name, names)
+    return f"，是不是想写 {_cut(near, 60)}？" if near else ""
 
 
 # A path is a tuple: first the account of work left, a list of one number shared by the whole call,
@@ -1296,22 +1299,18 @@ def _spend(path: tuple, work: int) -> None:
 def _where(path: tuple) -> str:
     """Return a path as text: `cfg.opt.lr`, `rows[1].x`, "" for the arguments as a whole."""
     _spend(path, 30)
-    text = ""
-    for step in path[1:][-60:]:
-        if type(step) is str:
-            text += f".{step}" if re.fullmatch(r"[\w$@-]{1,60}", step) else f"[{show(step, 40)}]"
-        else:
-            text += f"[{step}]"
-    text = text.removeprefix(".")
+    text = "".join(
+        f".{step}" if type(step) is str and re.fullmatch(r"[\w$@-]{1,60}", step)
+        else f"[{show(step, 40)}]" for step in path[1:][-60:]
+    ).removeprefix(".")
     return text if len(text) <= 100 else "…" + text[-99:]
 
 
-def _fault(path: tuple, keyword: str, says: str, *came: object, hint: str = "") -> list[Problem]:
-    """Return the one problem `参数 <path> <says>，收到的是 <came><hint>`."""
+def _fault(path: tuple, keyword: str, says: str, value: object, hint: str = "") -> list[Problem]:
+    """Return the one problem `参数 <path> <says>，收到的是 <value><hint>`."""
     where = _where(path)
-    received = "".join(f"，收到的是 {show(value)}" for value in came)
-    text = (f"参数 {where} " if where else "参数整体") + says + received + hint
-    return [Problem(where, keyword, _cut(text))]
+    subject = f"参数 {where} " if where else "参数整体"
+    return [Problem(where, keyword, _cut(f"{subject}{says}，收到的是 {show(value)}{hint}"))]
 
 
 _LEAVES = frozenset([str, int, bool, type(None)])
@@ -1335,6 +1334,10 @@ def _equality_key(value: object) -> object:
     return value if plain else (id(value),)  # true, false and null are one object each
 
 
+def _steps(value: dict | list) -> Iterable[tuple]:
+    return value.items() if type(value) is dict else enumerate(value)
+
+
 def _not_json(value: object, path: tuple) -> list[Problem]:
     """Return why `value` is not finite JSON, if so; RecursionError if it is too deep or big."""
     kind, found = type(value), []
@@ -1345,7 +1348,7 @@ def _not_json(value: object, path: tuple) -> list[Problem]:
     if kind is dict and not {str}.issuperset(map(type, value)):
         return _fault(path, "json", "的键都应该是字符串", value)
     _spend(path, 1 + len(value))
-    for step, item in value.items() if kind is dict else enumerate(value):
+    for step, item in _steps(value):
         if type(item) not in _LEAVES and len(found) <= _MAX_PROBLEMS:
             found += _not_json(item, path + (step,))
     return found
@@ -1381,24 +1384,16 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _nesting(text: str) -> int:
-    """Return how deep the brackets outside strings go."""
-    bare = re.sub(r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', "", text)
-    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", bare))
-    return max(itertools.accumulate(steps, initial=0))
-
-
 def _load_json(text: str) -> object:
     """Return the value, strictly: json.JSONDecodeError for syntax, ArgumentsError for the rest."""
     if len(text) > _MAX_TEXT:
         raise ArgumentsError(f"参数有 {len(text)} 个字符，超过上限 {_MAX_TEXT}，请分几次发送")
-    if text.count("[") + text.count("{") > _MAX_DEPTH and _nesting(text) > _MAX_DEPTH:
-        raise ArgumentsError(f"参数{_TOO_LARGE}")
     try:
         value = _DECODER.decode(text)
-        if re.search(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]", text):
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except RecursionError:  # the caller was deep in the stack already
+        if text.count("[") + text.count("{") > _MAX_DEPTH:
+            _not_json(value, ([math.inf],))
+        (json.dumps(value, ensure_ascii=False) if "\\u" in text else text).encode("utf-8")
+    except RecursionError:
         raise ArgumentsError(f"参数{_TOO_LARGE}") from None
     except UnicodeEncodeError:
         raise ArgumentsError("文字里有不成对的 \\ud… 转义（半个字符），请写出完整的字符") from None
@@ -1440,22 +1435,22 @@ _SYNTAX_REASONS = {
 
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
-    rest = re.compile(r"[\w+.\\-]*\Z").match(text, error.pos)  # nothing, or half a word or number
+    rest = re.fullmatch(r"[\w+.\\-]*", text[error.pos:])  # nothing, or half a word or number
     broken_off = error.msg.startswith("Unterminated") or (rest and error.msg != "Extra data")
     if broken_off and text.startswith(("{", "[", '"')):
         tail = show(text[-30:], 60)
         return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象；内容太长就分几次发送"
-    reasons = [says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start)]
+    reasons = (says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start))
     near = show(text[max(0, error.pos - 15) : error.pos + 15], 60)
     place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
-    return f"参数不是合法的 JSON：{place}，{(reasons or [error.msg])[0]}。请只发送一个 JSON 对象"
+    return f"参数不是合法的 JSON：{place}，{next(reasons, error.msg)}。请只发送一个 JSON 对象"
 
 
 def _read_layer(text: str) -> object:
     """Return the value in `text`: strict JSON, else JSON once slips of spelling are mended."""
     text = text.strip().removeprefix("\ufeff").strip()
-    fenced = re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text)
-    text = fenced[1].strip() if fenced else text
+    if fenced := text.startswith("```") and re.fullmatch(r"(?s)```[\w-]*\s(.*?)(?:```)?", text):
+        text = fenced[1].strip()
     try:
         return _load_json(text) if text else {}
     except json.JSONDecodeError as error:
@@ -1466,7 +1461,7 @@ def _read_layer(text: str) -> object:
         raise ArgumentsError(_explain_syntax(text, first)) from None
 
 
-def parse_arguments(text: str | bytes | dict | None) -> dict:
+def parse_arguments(text: str | dict | None) -> dict:
     """Return the arguments of a call as a dict; ArgumentsError says what to send instead.
 
     Accepts a JSON object, a dict, and nothing at all ({}). Mends what has one reading only: a code
@@ -1477,31 +1472,24 @@ def parse_arguments(text: str | bytes | dict | None) -> dict:
     ({'k': 4096}, {'dry': True}, {})
     """
     value = "" if text is None else text
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            raise ArgumentsError("参数不是 UTF-8 编码的文字，请重新发送一个 JSON 对象") from None
     for layer in range(3):  # the text, and an object encoded as a string, once or twice
-        if isinstance(value, str):
-            inner = value.strip().startswith(("{", '"', "```"))
-            value = _read_layer(value) if inner or layer == 0 else value
-    if isinstance(value, Mapping):  # of an OrderedDict, a proxy: what is not JSON stays as it is
-        return value if type(value) is dict else plain(value, other=lambda item: item)
+        if type(value) is str and (layer == 0 or value.strip().startswith(("{", '"', "```"))):
+            value = _read_layer(value)
+    if type(value) is dict:
+        return value
+    if isinstance(value, Mapping):  # an OrderedDict, a proxy: what is not JSON stays as it is
+        return plain(value, other=lambda item: item)
     raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
 _ANY = list(_TYPE_NAMES.values())
 # Type names of other languages in real tool sets (BFCL: dict in every tool, float 879 times);
 # compared in lower case, which covers Gemini's STRING as well.
-_ALIASES = dict(zip(_ANY, _ANY)) | {
-    "str": "string", "text": "string", "char": "string", "character": "string",
-    "int": "integer", "long": "integer", "short": "integer", "byte": "integer",
-    "bigint": "integer", "float": "number", "double": "number", "decimal": "number",
-    "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array",
-    "dict": "object", "map": "object", "hashmap": "object", "hashtable": "object",
-    "bool": "boolean", "none": "null", "nonetype": "null",
-}
+_ALIASES = {alias: name for name, others in {
+    "string": "str text char character", "integer": "int long short byte bigint",
+    "number": "float double decimal", "array": "list tuple set arraylist queue",
+    "object": "dict map hashmap hashtable", "boolean": "bool", "null": "none nonetype",
+}.items() for alias in [name, *others.split()]}
 
 
 def _types(schema: object) -> list[str]:
@@ -1514,9 +1502,9 @@ def _types(schema: object) -> list[str]:
     words = [str(name).lower() for name in (stated if isinstance(stated, list) else [stated])]
     if "any" in words:
         return _ANY
-    if not words or stated is None or not _ALIASES.keys() >= set(words):  # ["string", None] is fine
+    if stated in (None, []) or not _ALIASES.keys() >= set(words):  # ["string", None] is fine
         raise SchemaError(f"不认识的类型 {show(stated, 60)}，不检查类型")
-    nullable = ["null"] if schema.get("nullable") is True else []
+    nullable = ["null"] * (schema.get("nullable") is True)
     return list(dict.fromkeys([_ALIASES[word] for word in words] + nullable))
 
 
@@ -1530,10 +1518,8 @@ def _lossless(value: object, names: Iterable[str]) -> object:
     """Return what a text spells in JSON, or a float as int, if the types `names` want just it."""
     found = value
     if type(value) is str and "string" not in names:
-        try:
+        with contextlib.suppress(ValueError):
             found = _load_json(value)
-        except ValueError:
-            return value
         if type(found) not in (list, dict) and value != value.strip():
             return value
     if type(found) is float and found.is_integer() and "number" not in names:
@@ -1543,25 +1529,19 @@ def _lossless(value: object, names: Iterable[str]) -> object:
 
 def _advice(value: object, names: Iterable[str]) -> str:
     """Return what to do about a text where the types `names` are wanted, or ""."""
-    if type(value) is not str or "string" in names:
-        return ""
-    for name, bracket, noun in [("array", "[", "数组"), ("object", "{", "对象")]:
-        if name in names and value.lstrip().startswith(bracket):
-            return f"；请直接传{noun}，不要加引号"
-    bare = _lossless(value, names)
+    bare = _lossless(value, names) if type(value) is str else value
     return f"；请直接写 {show(bare, 40)}，不要加引号" if bare is not value else ""
 
 
 # ── Rules ──
 #
 # A rule takes what the keyword says (subschemas as nodes), the value, its path, and the node of
-# the whole schema (`SchemaRules` below). It returns problems, an empty sequence if all is well.
+# the schema (`SchemaRules` below). It returns what is wrong, in words or as problems, or nothing.
 
 
-def _rule_limit(keyword, holds, says, limit, value, path, node):
+def _rule_limit(holds, says, limit, value, path, node):
     size = value if type(value) in (int, float) else len(value)
-    text = "" if holds(size, limit) else says.format(show(limit), size, show(value))
-    return _fault(path, keyword, text) if text else ()
+    return "" if holds(size, limit) else says.format(show(limit), size)
 
 
 def _is_multiple(value: int | float, step: int | float) -> bool:
@@ -1577,11 +1557,9 @@ def _is_multiple(value: int | float, step: int | float) -> bool:
 def _rule_enum(allowed, value, path, node):
     if _equality_key(value) in allowed:
         return ()
-    choices, meant = _choices(node.schema), None
-    if type(value) is str:
-        meant = closest(value, [choice for choice in choices if type(choice) is str])
-    hint = f"，是不是想写 {show(meant, 60)}？" if meant else ""
-    return _fault(path, "enum", _choose_from(choices), value, hint=hint)
+    choices = _choices(node.schema)
+    hint = _suggested(value, (show(choice) for choice in choices)) if type(value) is str else ""
+    return _fault(path, "enum", _choose_from(choices), value, hint)
 
 
 def _matches(pattern: str, text: str, path: tuple) -> bool:
@@ -1589,12 +1567,9 @@ def _matches(pattern: str, text: str, path: tuple) -> bool:
 
 
 def _rule_pattern(pattern, value, path, node):
-    shown = _cut(pattern, 100)
     if len(value) > _MAX_MATCHED:
-        return _fault(path, "pattern", f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {shown}")
-    if _matches(pattern, value, path):
-        return ()
-    return _fault(path, "pattern", f"要符合正则 {shown}", value)
+        return f"超过 {_MAX_MATCHED} 个字符，无法核对正则 {_cut(pattern, 100)}"
+    return "" if _matches(pattern, value, path) else f"要符合正则 {_cut(pattern, 100)}"
 
 
 _DATE = r"\d{4}-\d\d-\d\d"
@@ -1627,11 +1602,11 @@ def _exists(name: str, text: str) -> bool:
 
 
 def _rule_format(name, value, path, node):
-    shape, example = _FORMATS.get(name, (".*", ""))
+    if name not in _FORMATS:
+        return ""
+    shape, example = _FORMATS[name]
     fits = len(value) <= _MAX_MATCHED and re.fullmatch(shape, value, re.ASCII)
-    if name not in _FORMATS or (fits and _exists(name, value)):
-        return ()
-    return _fault(path, "format", f"应该是 {name} 格式（如 {example}）", value)
+    return "" if fits and _exists(name, value) else f"应该是 {name} 格式（如 {example}）"
 
 
 def _rule_unique(wanted, value, path, node):
@@ -1639,46 +1614,41 @@ def _rule_unique(wanted, value, path, node):
     for number, item in enumerate(value if wanted else ()):
         first = seen.setdefault(_equality_key(item), number)
         if first != number:
-            says = f"的元素不能重复，[{number}] 与 [{first}] 相同"
-            return _fault(path, "uniqueItems", says, item)
-    return ()
+            return f"的元素不能重复，[{number}] 与 [{first}] 相同"
+    return ""
 
 
 def _rule_contains(wanted, value, path, node):
-    if any(not wanted.check(item, path + (number,)) for number, item in enumerate(value)):
-        return ()
-    return _fault(path, "contains", f"里至少要有一个元素{wanted.described()}", value)
+    fits = any(not wanted.check(item, path + (number,)) for number, item in enumerate(value))
+    return "" if fits else f"里至少要有一个元素符合 {show(wanted.schema)}"
 
 
 def _rule_required(names, value, path, node):
-    if value.keys() >= names.keys():
-        return ()
-    missing = [_where(path + (name,)) for name in names if name not in value]
-    return [Problem(where, "required", f"缺少必填参数 {where}") for where in missing]
-
-
-def _rule_dependent(needs, value, path, node):
     return [
-        Problem(where, "dependentRequired", f"传了 {_cut(name, 60)} 就必须同时传 {where}")
-        for name, others in needs.items() if name in value
-        for where in [_where(path + (other,)) for other in others if other not in value]
+        Problem(where := _where(path + (name,)), "required", f"缺少必填参数 {where}")
+        for name in names if name not in value
     ]
 
 
+def _rule_dependent(needs, value, path, node):
+    return "；".join(
+        f"传了 {_cut(name, 60)} 就必须同时传 {_cut(other, 60)}"
+        for name, others in needs.items() if name in value
+        for other in others if other not in value
+    )
+
+
 def _unknown_name(name: str, known: list[str], value: dict, path: tuple) -> list[Problem]:
-    spare = [each for each in known if each not in value]
-    where, meant = _where(path), closest(name, spare) or closest(name, known)
-    tail = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
-    if meant:
-        tail = f"，是不是想写 {_cut(meant, 60)}？"
-    return [Problem(where, "additionalProperties", f"没有参数 {where}{tail}")]
+    where, meant = _where(path), _suggested(name, [each for each in known if each not in value])
+    accepted = f"，可用的有 {_listed(known)}" if known else "，这里不接受任何参数"
+    return [Problem(where, "additionalProperties", f"没有参数 {where}{meant or accepted}")]
 
 
 def _rule_parts(_, value, path, node):
     """Check the parts of a value: one rule for `properties`, `items` and the like (see `at`)."""
     found, own = [], node.own
     named = {} if "patternProperties" in own else own.get("properties", {})
-    for step, item in value.items() if type(value) is dict else enumerate(value):
+    for step, item in _steps(value):
         here = path + (step,)
         for part in named.get(step) or node.at(here):
             problems = part.check(item, here)
@@ -1696,23 +1666,18 @@ def _rule_parts(_, value, path, node):
 def _rule_names(wanted, value, path, node):
     for name in value:
         for problem in wanted.check(name, path + (name,)):
-            return _fault(path, "propertyNames", f"的键 {show(name, 60)} 不合要求：{problem}")
-    return ()
+            return f"的键 {show(name, 60)} 不合要求：{problem}"
+    return ""
 
 
-def _rule_ref(pointer, value, path, node):
+def _rule_ref(target, value, path, node):
     _spend(path, 30)
-    return node.home.refs[pointer].check(value, path)
-
-
-def _rule_if(condition, value, path, node):
-    branch = node.own.get("else" if condition.check(value, path) else "then")
-    return branch.check(value, path) if branch else ()
+    return target[0].check(value, path)
 
 
 def _properties(bodies: list[SchemaRules]) -> dict[str, SchemaRules]:
-    known = [body.own.get("properties", {}) for body in bodies]
-    return {name: part for properties in known for name, (part,) in properties.items()}
+    pairs = (pair for body in bodies for pair in body.own.get("properties", {}).items())
+    return {name: part for name, (part,) in pairs}
 
 
 @functools.lru_cache(maxsize=512)
@@ -1745,26 +1710,29 @@ def _rule_union(keyword, branches, value, path, node):
     """Check anyOf or oneOf; a tag, or the type of the value, leads to the branch."""
     kind = _type_of(value)
     name, table = _find_tag(branches) if kind == "object" else (None, {})
-    if kind == "object" and name in value:
+    if table and name in value:
         if row := table.get(_equality_key(value[name])):
             return row[1].check(value, path)
         choices = _choose_from([choice for choice, _ in table.values()])
         return _fault(path + (name,), "const", choices, value[name])
     failed, fits = [], []
     for number, branch in enumerate(branches, 1):
-        if kind in branch.takes and (found := branch.check(value, path)):
-            failed.append(found)
-        elif kind in branch.takes:
-            fits.append(str(number))
-            if keyword == "anyOf":
-                break
+        if kind in branch.takes:
+            if found := branch.check(value, path):
+                failed.append(found)
+            elif keyword == "anyOf":
+                return ()
+            else:
+                fits.append(str(number))
     if len(fits) > 1:
-        return _fault(path, keyword, f"只能符合一种写法，却同时符合第 {_listed(fits)} 种", value)
-    if fits or (best := _best_branch(failed, path, keyword)):
-        return () if fits else best
+        return f"只能符合一种写法，却同时符合第 {_listed(fits)} 种"
+    if fits:
+        return ()
+    if best := _best_branch(failed, path, keyword):
+        return best
     words = list(dict.fromkeys(word for branch in branches for word in branch.words)) or ["别的值"]
     hint = _advice(value, frozenset().union(*(branch.takes for branch in branches)))
-    return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint=hint)
+    return _fault(path, keyword, f"应该是 {_listed(words, ' 或 ')}", value, hint)
 
 
 # ── The table: a new keyword is a new row; problems are reported in the order of the rows ──
@@ -1781,97 +1749,112 @@ def _target(pointer: str, root: object) -> object:
     return root if start == "#" else None
 
 
-def _resolved(pointer: str, keyword: str, node: SchemaRules) -> str:
-    """Return the pointer of a `$ref` once the schema behind it is among the nodes."""
-    target, refs = _target(pointer, node.home.root), node.home.refs
-    if target is None or pointer in node.trail:
-        reason = "找不到（只支持本模式之内的 #/…）" if target is None else "绕回了自己"
-        raise SchemaError(f"$ref {show(pointer, 80)} {reason}")
+def _references(schema: object) -> list[str]:
+    """Return the `$ref`s to schemas for the same value, not for parts of it."""
+    if isinstance(schema, dict):
+        schema = [schema.get(word) for word in ("$ref", "allOf", "anyOf", "oneOf", "not")]
+    if isinstance(schema, list):
+        return [pointer for part in schema for pointer in _references(part)]
+    return [schema] if isinstance(schema, str) else []
+
+
+def _resolved(pointer: str, keyword: str, node: SchemaRules) -> tuple[SchemaRules]:
+    """Return the node behind a `$ref`, made when it is first met."""
+    root, refs = node.home.root, node.home.refs
     if pointer not in refs:
-        refs[pointer] = node  # a stand-in: the schema may well refer to itself
-        refs[pointer] = type(node)(target, node.home, pointer, (*node.trail, pointer))
-    return pointer
+        target, onward, met = _target(pointer, root), [pointer], set()
+        if target is None:
+            raise SchemaError(f"找不到 $ref {show(pointer, 80)}（只支持本模式之内的 #/…）")
+        for step in itertools.islice(onward, 1_000):  # `onward` grows meanwhile
+            new = set(_references(_target(step, root))) - met
+            met |= new
+            onward += new
+        if pointer in met:
+            raise SchemaError(f"$ref {show(pointer, 80)} 绕回了自己")
+        refs[pointer] = type(node)(target, node.home, pointer)
+        refs[pointer].read()  # now, for the schema may well refer to itself
+    return (refs[pointer],)
 
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
+def _by_name(own: dict, keyword: str, node: SchemaRules) -> dict[str, tuple[SchemaRules]]:
+    return {name: (node.part(schema, keyword, name),) for name, schema in own.items()}
+
+
+_EVERY = " ".join(_ANY)
 # shape → (JSON types of what a keyword says, further condition, what is made of it for the calls)
 _SHAPES = {
-    "value": (_ANY, None, lambda own, *_: {_equality_key(own)}),
-    "values": (["array"], len, lambda own, *_: set(map(_equality_key, own))),
-    "flag": (["boolean"], None, None),
-    "text": (["string"], None, None),
-    "pattern": (["string"], None, lambda own, *_: own if compile_pattern(own) else None),
-    "pointer": (["string"], None, _resolved),
-    "number": (["integer", "number"], lambda own: abs(own) < math.inf, None),
-    "positive": (["integer", "number"], lambda own: 0 < own < math.inf, None),
-    "count": (["integer"], lambda own: own >= 0, None),
-    "names": (["array"], _are_names, lambda own, *_: dict.fromkeys(own)),
-    "names map": (["object"], lambda own: all(map(_are_names, own.values())), None),
-    "schema": (["object", "boolean"], None, lambda own, word, node: node.part(own, word)),
-    "rest": (["object", "boolean"], None, lambda own, word, node: (node.part(own, word),)),
-    "schemas": (["array"], len, lambda own, word, node: tuple(
+    "value": (_EVERY, None, lambda own, *_: {_equality_key(own)}),
+    "values": ("array", len, lambda own, *_: set(map(_equality_key, own))),
+    "flag": ("boolean", None, None),
+    "text": ("string", None, None),
+    "pattern": ("string", compile_pattern, None),
+    "pointer": ("string", None, _resolved),
+    "number": ("integer number", lambda own: abs(own) < math.inf, None),
+    "positive": ("integer number", lambda own: 0 < own < math.inf, None),
+    "count": ("integer", lambda own: own >= 0, None),
+    "names": ("array", _are_names, lambda own, *_: dict.fromkeys(own)),
+    "names map": ("object", lambda own: all(map(_are_names, own.values())), None),
+    "schema": ("object boolean", None, lambda own, word, node: node.part(own, word)),
+    "rest": ("object boolean", None, lambda own, word, node: (node.part(own, word),)),
+    "schemas": ("array", len, lambda own, word, node: tuple(
         node.part(schema, word, number) for number, schema in enumerate(own)
     )),
-    "map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: {
-        name: (node.part(schema, word, name),) for name, schema in own.items()
-    }),
-    "pattern map": (["object"], lambda own: _are_names(list(own)), lambda own, word, node: [
-        (pattern, (node.part(schema, word, pattern),))
-        for pattern, schema in own.items() if compile_pattern(pattern)
-    ]),
+    "map": ("object", lambda own: _are_names(list(own)), _by_name),
+    "pattern map": (
+        "object", lambda own: _are_names(list(own)) and all(map(compile_pattern, own)), _by_name,
+    ),
 }
-_NUMBER, _STRING, _ARRAY, _OBJECT = ["integer", "number"], ["string"], ["array"], ["object"]
 # keyword → (types of value it looks at, shape of what it says, rule)
 KEYWORDS = {
-    "$ref": (_ANY, "pointer", _rule_ref),
-    "enum": (_ANY, "values", _rule_enum),
-    "const": (_ANY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
-    "pattern": (_STRING, "pattern", _rule_pattern),
-    "format": (_STRING, "text", _rule_format),
-    "prefixItems": (_ARRAY, "schemas", _rule_parts),
-    "items": (_ARRAY, "rest", _rule_parts),
-    "uniqueItems": (_ARRAY, "flag", _rule_unique),
-    "contains": (_ARRAY, "schema", _rule_contains),
-    "required": (_OBJECT, "names", _rule_required),
-    "properties": (_OBJECT, "map", _rule_parts),
-    "patternProperties": (_OBJECT, "pattern map", _rule_parts),
-    "additionalProperties": (_OBJECT, "rest", _rule_parts),
-    "propertyNames": (_OBJECT, "schema", _rule_names),
-    "dependentRequired": (_OBJECT, "names map", _rule_dependent),
-    "allOf": (_ANY, "schemas", lambda own, value, path, _: [
+    "$ref": (_EVERY, "pointer", _rule_ref),
+    "enum": (_EVERY, "values", _rule_enum),
+    "const": (_EVERY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
+    "pattern": ("string", "pattern", _rule_pattern),
+    "format": ("string", "text", _rule_format),
+    "prefixItems": ("array", "schemas", _rule_parts),
+    "items": ("array", "rest", _rule_parts),
+    "uniqueItems": ("array", "flag", _rule_unique),
+    "contains": ("array", "schema", _rule_contains),
+    "required": ("object", "names", _rule_required),
+    "properties": ("object", "map", _rule_parts),
+    "patternProperties": ("object", "pattern map", _rule_parts),
+    "additionalProperties": ("object", "rest", _rule_parts),
+    "propertyNames": ("object", "schema", _rule_names),
+    "dependentRequired": ("object", "names map", _rule_dependent),
+    "allOf": (_EVERY, "schemas", lambda own, value, path, _: [
         problem for part in own for problem in part.check(value, path)
     ]),
-    "anyOf": (_ANY, "schemas", functools.partial(_rule_union, "anyOf")),
-    "oneOf": (_ANY, "schemas", functools.partial(_rule_union, "oneOf")),
-    "not": (_ANY, "schema", lambda own, value, path, _: (
-        () if own.check(value, path) else _fault(path, "not", f"不能{own.described()}", value)
+    "anyOf": (_EVERY, "schemas", functools.partial(_rule_union, "anyOf")),
+    "oneOf": (_EVERY, "schemas", functools.partial(_rule_union, "oneOf")),
+    "not": (_EVERY, "schema", lambda own, value, path, _: (
+        "" if own.check(value, path) else f"不能符合 {show(own.schema)}"
     )),
-    "if": (_ANY, "schema", _rule_if),
-    "then": (_ANY, "schema", lambda *_: ()),  # `if` reads it, and `else`
-    "else": (_ANY, "schema", lambda *_: ()),
 } | {
-    keyword: (kinds, shape, functools.partial(_rule_limit, keyword, holds, says))
-    for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length, {2} the value
-        ("minimum", _NUMBER, "number", operator.ge, "不能小于 {0}，收到的是 {2}"),
-        ("maximum", _NUMBER, "number", operator.le, "不能大于 {0}，收到的是 {2}"),
-        ("exclusiveMinimum", _NUMBER, "number", operator.gt, "必须大于 {0}，收到的是 {2}"),
-        ("exclusiveMaximum", _NUMBER, "number", operator.lt, "必须小于 {0}，收到的是 {2}"),
-        ("multipleOf", _NUMBER, "positive", _is_multiple, "必须是 {0} 的倍数，收到的是 {2}"),
-        ("minLength", _STRING, "count", operator.ge, "至少要有 {0} 个字符，收到的是 {2}"),
-        ("maxLength", _STRING, "count", operator.le, "最多 {0} 个字符，收到的有 {1} 个：{2}"),
-        ("minItems", _ARRAY, "count", operator.ge, "至少要有 {0} 个元素，收到的是 {2}"),
-        ("maxItems", _ARRAY, "count", operator.le, "最多 {0} 个元素，收到的有 {1} 个：{2}"),
-        ("minProperties", _OBJECT, "count", operator.ge, "至少要有 {0} 个键，收到的是 {2}"),
-        ("maxProperties", _OBJECT, "count", operator.le, "最多 {0} 个键，收到的有 {1} 个：{2}"),
+    keyword: (kinds, shape, functools.partial(_rule_limit, holds, says))
+    for keyword, kinds, shape, holds, says in [  # {0} the limit, {1} the length
+        ("minimum", "integer number", "number", operator.ge, "不能小于 {0}"),
+        ("maximum", "integer number", "number", operator.le, "不能大于 {0}"),
+        ("exclusiveMinimum", "integer number", "number", operator.gt, "必须大于 {0}"),
+        ("exclusiveMaximum", "integer number", "number", operator.lt, "必须小于 {0}"),
+        ("multipleOf", "integer number", "positive", _is_multiple, "必须是 {0} 的倍数"),
+        ("minLength", "string", "count", operator.ge, "至少要有 {0} 个字符"),
+        ("maxLength", "string", "count", operator.le, "最多 {0} 个字符，现有 {1} 个"),
+        ("minItems", "array", "count", operator.ge, "至少要有 {0} 个元素"),
+        ("maxItems", "array", "count", operator.le, "最多 {0} 个元素，现有 {1} 个"),
+        ("minProperties", "object", "count", operator.ge, "至少要有 {0} 个键"),
+        ("maxProperties", "object", "count", operator.le, "最多 {0} 个键，现有 {1} 个"),
     ]
 }
 # Of JSON Schema, but not honoured here: said at registration. `type` and `nullable` belong to
 # every node; any further word ("optional") is an annotation by the standard.
-_UNSUPPORTED = "unevaluatedProperties unevaluatedItems additionalItems dependencies minContains"
-_UNSUPPORTED += " maxContains dependentSchemas $dynamicRef $recursiveRef"
+_UNSUPPORTED = (
+    "if then else unevaluatedProperties unevaluatedItems additionalItems dependencies minContains"
+    " maxContains dependentSchemas $dynamicRef $recursiveRef"
+)
 
 # ── Schema → nodes ──
 
@@ -1883,48 +1866,51 @@ class SchemaRules:
     that look at it, `notes` what is not checked and why, for the programmer.
     """
 
-    def __init__(self, schema: object, home: SchemaRules | None = None, where="#", trail=("#",)):
+    def __init__(self, schema: object, home: SchemaRules | None = None, where: str = "#"):
         self.schema, self.home = schema if isinstance(schema, dict) else {}, home or self
-        self.where, self.trail = where, trail  # JSON pointer; `$ref`s that led to this same value
+        self.where = where  # JSON pointer
         if home is None:
-            self.root, self.refs, self.notes = schema, {}, []  # refs: pointer → subschema
+            self.root, self.refs, self.notes = schema, {}, []
         self.own, self.names = {}, _ANY
         try:
             self.names = _types(schema)
         except SchemaError as error:
             self.note(str(error))
+
+    def read(self) -> SchemaRules:
+        """Make the rules, and the nodes of all subschemas; returns the node itself."""
         self.rules = {name: {} for name in self.names + ["integer"] * ("number" in self.names)}
         if type(rest := self.schema.get("items")) is list:  # what draft 7 called prefixItems
             self.schema = {**self.schema, "prefixItems": rest, "items": True}
-        for keyword in filter(self.schema.__contains__, KEYWORDS):
-            self.add(keyword, *KEYWORDS[keyword])
+        for keyword, row in KEYWORDS.items():
+            if keyword in self.schema:
+                self.add(keyword, *row)
         for keyword in filter(self.schema.__contains__, _UNSUPPORTED.split()):
             self.note(f"不支持关键字 {keyword}，不予检查")
         if self.schema.get("nullable") is True:
             self.rules["null"] = {}
-        self.rules = {name: tuple(rules.items()) for name, rules in self.rules.items()}
+        self.rules = {name: tuple(rules.values()) for name, rules in self.rules.items()}
+        return self
 
     def note(self, text: str) -> None:
         self.home.notes.append(_cut(f"{_cut(self.where, 120)}：{text}", 240))
 
-    def add(self, keyword: str, kinds: list[str], shape: str, rule: Callable) -> None:
+    def add(self, keyword: str, kinds: str, shape: str, rule: Callable) -> None:
         own, (allowed, holds, make) = self.schema[keyword], _SHAPES[shape]
-        if _type_of(own) not in allowed or (holds and not holds(own)):
-            self.note(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定，不予检查")
-            return
         try:
+            if _type_of(own) not in allowed.split() or (holds and not holds(own)):
+                raise SchemaError(f"关键字 {keyword} 的值 {show(own, 40)} 不合规定")
             self.own[keyword] = make(own, keyword, self) if make else own
         except SchemaError as error:
             self.note(f"{error}，不予检查")
-            return
-        for name in self.rules.keys() & kinds:
-            self.rules[name][rule] = self.own[keyword]
+        else:
+            for name in self.rules.keys() & kinds.split():
+                self.rules[name][rule] = rule, keyword, self.own[keyword]
 
     def part(self, schema: object, keyword: str, *steps: object) -> SchemaRules:
         """Return the node of a subschema, for a part of the value or for the value itself."""
         where = "/".join([self.where, keyword, *map(str, steps)])
-        trail = self.trail if KEYWORDS[keyword][0] is _ANY else ()
-        return SchemaRules(schema, self.home, where, trail)
+        return SchemaRules(schema, self.home, where).read()
 
     def check(self, value: object, path: tuple) -> Sequence[Problem]:
         """Return the problems of a value: its type, or else all that the rules for it find."""
@@ -1932,25 +1918,25 @@ class SchemaRules:
         rules, found = self.rules.get(_type_of(value) if kind is float else _TYPE_NAMES[kind]), ()
         if rules is None:
             return self.refuse(value, path)
-        for rule, own in rules:
-            if problems := rule(own, value, path, self):
-                found = [*found, *problems]
+        for rule, keyword, own in rules:
+            if wrong := rule(own, value, path, self):
+                wrong = _fault(path, keyword, wrong, value) if type(wrong) is str else wrong
+                found = [*found, *wrong]
         return found
 
     def refuse(self, value: object, path: tuple) -> list[Problem]:
         if not self.names:
-            return _fault(path, "false", "不允许出现，请去掉")
+            return _fault(path, "false", "不允许出现，请去掉", value)
         choices = _choices(self.schema)
         tail = f"，{_choose_from(choices)}" if choices else ""
         says = f"应该是 {_listed(self.names, ' 或 ')}{tail}"
-        return _fault(path, "type", says, value, hint=_advice(value, self.rules))
+        return _fault(path, "type", says, value, _advice(value, self.rules))
 
     @functools.cached_property
     def groups(self) -> list[tuple[SchemaRules, ...]]:
         """Alternatives: of each group one node applies too; a `$ref` leaves no choice."""
-        behind = [(self.home.refs[self.own["$ref"]],)] if "$ref" in self.own else []
-        every = [self.own["allOf"]] if len(self.own.get("allOf", ())) == 1 else []
-        return behind + every + [self.own[word] for word in ("anyOf", "oneOf") if word in self.own]
+        choices = [self.own[word] for word in ("$ref", "anyOf", "oneOf") if word in self.own]
+        return choices + [(node,) for node in self.own.get("allOf", ())]
 
     @functools.cached_property
     def takes(self) -> frozenset[str]:
@@ -1970,9 +1956,6 @@ class SchemaRules:
         inner = (word for group in self.groups for node in group for word in node.words)
         return words or list(dict.fromkeys(inner))
 
-    def described(self) -> str:
-        return f"是 {_listed(self.words, ' 或 ')}" if self.words else f"符合 {show(self.schema)}"
-
     def bodies(self, value: object) -> list[SchemaRules]:
         """Return the nodes that speak about the parts of `value`: also behind `$ref` and unions."""
         found = [self]
@@ -1990,12 +1973,11 @@ class SchemaRules:
         own, step = self.own, path[-1]
         if type(step) is int:
             return own.get("prefixItems", ())[step : step + 1] or own.get("items", ())
-        found = own["properties"].get(step, ()) if "properties" in own else ()
-        for pattern, part in own.get("patternProperties", ()):
+        found = own.get("properties", {}).get(step, ())
+        for pattern, part in own.get("patternProperties", {}).items():
             if _matches(pattern, step[:_MAX_MATCHED], path):
                 found += part
         return found or own.get("additionalProperties", ())
-
 
     def __call__(self, args: object) -> list[Problem]:
         path = ([_MAX_WORK],)
@@ -2003,11 +1985,11 @@ class SchemaRules:
             return _fault(path, "type", "应该是一个 JSON 对象（object）", args)
         try:
             strange = _not_json(args, path)
-            if any(problem.keyword == "json" for problem in strange):
+            if "json" in [problem.keyword for problem in strange]:
                 return strange[:_MAX_PROBLEMS]
             found = list(self.check(args, path))
         except RecursionError:
-            return _fault(([_MAX_WORK],), "depth", _TOO_LARGE)
+            return [Problem("", "depth", f"参数{_TOO_LARGE}")]
         if strange:
             places = {problem.path for problem in strange}
             found = [problem for problem in found if problem.path not in places] + strange
@@ -2018,9 +2000,9 @@ class SchemaRules:
 
 def _fresh(schema: object) -> SchemaRules:
     try:
-        return SchemaRules(schema)
+        return SchemaRules(schema).read()
     except RecursionError:
-        rules = SchemaRules(True)
+        rules = SchemaRules(True).read()
         rules.notes.append("#：模式嵌套太深，不予检查")
         return rules
 
@@ -2049,7 +2031,7 @@ def _mended(value: object, node: SchemaRules, path: tuple, repairs: list[str]) -
     bodies, kept = node.bodies(mended), {}
     required = {name for body in bodies for name in body.own.get("required", ())}
     optional = _properties(bodies).keys() - required
-    for step, item in mended.items() if type(mended) is dict else enumerate(mended):
+    for step, item in _steps(mended):
         here = path + (step,)
         part = next((part for body in bodies for part in body.at(here)), None)
         if item is None and step in optional and "null" not in part.takes:
@@ -2096,10 +2078,8 @@ def check_schema(schema: object) -> list[str]:
     >>> check_schema({"type": "object", "properties": {"k": {"type": "widget"}}})
     ['#/properties/k：不认识的类型 "widget"，不检查类型']
     """
-    if not isinstance(schema, dict):
-        return [f"#：参数的模式应该是一个对象，现在是 {show(schema, 60)}"]
     rules = compile_schema(schema)
-    notes = [] if rules.names == ["object"] else ['#：参数的模式应该写明 "type": "object"']
+    notes = [] if rules.names == ["object"] else ['#：参数的模式应该是对象，写明 "type": "object"']
     return list(dict.fromkeys(notes + rules.notes))[:50]
 
 
@@ -2151,7 +2131,7 @@ _SECRET = (
 _WORD = r"(?:[\w@%+-]|\(\w+\))+"  # of a folder's name, as in C:\Program Files (x86)\
 _FOLDER = rf"(?:(?:{_WORD} )*(?:[\w.@%+~-]|\(\w+\))+[\\/]+)"
 _ROOT = "home|Users|root|etc|tmp|var|usr|opt|mnt|srv|data|dev|proc|private|Volumes|work"
-_PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, new in (
+_PRIVATE = (
     (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", _GONE),
     (r"(?:(?:[sprg]k|hf|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|xai|shpat|whsec)"
      rf"[-_]{_RANDOM}|A[KS]IA(?=[A-Z0-9]{{12}})|AIza|eyJ)[A-Za-z0-9_.-]{{12,}}", _GONE),
@@ -2168,7 +2148,14 @@ _PRIVATE = tuple((re.compile(rf"(?<![A-Za-z0-9]){pattern}"), new) for pattern, n
     (r"(?<![_.\\/~)\]}+<#])(?:file:/*|\\\\+\?\\+)?(?:(?:[A-Za-z]:[\\/]+|\\\\+|~\w*[\\/]+)"
      rf"{_FOLDER}*|(?:(?<![^\W\d_])/(?!/)|/(?=(?:{_ROOT})/|[A-Za-z][\w.@-]*/[\w.@-]+/))"
      rf"{_FOLDER}+)([\w.@%+~-]*)", r"\1"),
-))
+)
+
+
+def hide_private(text: str) -> str:
+    """The text without keys, passwords and folders of this machine."""
+    for pattern, new in _PRIVATE:
+        text = re.sub(rf"(?<![A-Za-z0-9]){pattern}", new, text)
+    return text
 
 
 def _said(error: BaseException) -> str:
@@ -2179,24 +2166,13 @@ def _said(error: BaseException) -> str:
 
 def error_text(error: BaseException) -> str:
     """Class and message of an exception in one bounded line, without paths, keys or traceback."""
-    message = " ".join(_said(error)[:10 * ERROR_CHARACTERS].split())
-    for pattern, replacement in _PRIVATE:
-        message = pattern.sub(replacement, message)
-    message = _cut(message, ERROR_CHARACTERS)
-    return ": ".join(filter(None, (type(error).__name__, message)))
+    message = hide_private(" ".join(_said(error)[:10 * ERROR_CHARACTERS].split()))
+    return ": ".join(filter(None, (type(error).__name__, _cut(message, ERROR_CHARACTERS))))
 
 
 def _whole(text: str) -> str:
     """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _short_repr(value: object) -> str:
-    from reprlib import Repr  # bounded, and safe for a broken __repr__
-
-    short = Repr()
-    short.maxother = RESULT_CHARACTERS
-    return _whole(short.repr(value))
 
 
 def json_value(value: object) -> object:
@@ -2211,7 +2187,11 @@ def json_value(value: object) -> object:
         if isinstance(odd, int):  # with more digits than Python writes
             return f"（约 {odd.bit_length() * 0.30103:.0f} 位的整数，太长）"
         if not isinstance(odd, Iterator):
-            return _short_repr(odd)
+            from reprlib import Repr  # bounded, and safe for a broken __repr__
+
+            short = Repr()
+            short.maxother = RESULT_CHARACTERS
+            return _whole(short.repr(odd))
         items = []
         for item in odd:
             if next(left, None) is None:
@@ -2277,18 +2257,14 @@ class Tool(NamedTuple):
             positional, keyword = read.bind(args)
             return fn(*positional, **keyword)
 
-        own = {
-            "name": read.name, "description": read.description, "parameters": read.schema,
-            "run": run, "output": output_schema(fn),
-        }
-        try:
-            return cls(**{**own, **getattr(fn, "tool", {}), **options})
-        except TypeError as error:
-            given = getattr(fn, "tool", {})
-            names = {*options, *map(str, given if isinstance(given, dict) else ())}
-            fields, wrong = "、".join(cls._fields), sorted(names - {*cls._fields})
-            what = f"没有选项 {'、'.join(wrong)}" if wrong else "的选项不对"
-            raise SchemaError(f"工具 {read.name} {what}，可用的有 {fields}") from error
+        given = getattr(fn, "tool", {})
+        if not isinstance(given, dict):
+            raise SchemaError(f"工具 {read.name} 的选项不对，tool 应该是一个字典")
+        if wrong := [str(name) for name in given | options if name not in cls._fields]:
+            fields = "、".join(cls._fields)
+            raise SchemaError(f"工具 {read.name} 没有选项 {'、'.join(wrong)}，可用的有 {fields}")
+        own = cls(read.name, read.description, read.schema, run, output=output_schema(fn))
+        return own._replace(**given | options)
 
     @property
     def acts(self) -> bool:
@@ -2332,26 +2308,18 @@ def check_tool(tool: Tool) -> None:
 
 
 def _awaited(value: object) -> object:
-    """The value itself, or what the coroutine or asynchronous generator in it gives.
+    """The value itself, or what the coroutine in it gives.
 
     That runs in a thread of its own, for an event loop may already run in this one; a daemon, so
     that a tool which never ends does not keep the process alive.
     """
-    if not (hasattr(value, "__await__") or hasattr(value, "__aiter__")):
+    if not hasattr(value, "__await__"):
         return value
     import asyncio
     from concurrent.futures import Future
 
     async def finish() -> object:
-        result = await value if hasattr(value, "__await__") else value
-        if not hasattr(result, "__aiter__"):
-            return result
-        items = []
-        async for item in result:
-            items.append(item)
-            if len(items) > STREAM_ITEMS:  # one too many: `json_value` says that there is more
-                break
-        return iter(items)
+        return await value
 
     def work() -> None:
         try:
@@ -2378,6 +2346,8 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool | Callable] = (), *, coerce: bool = False):
         self._tools: dict[str, Tool] = {}
+        self._rules: dict[str, SchemaRules] = {}  # of their parameters, ready for calls
+        self.last_error: BaseException | None = None  # what a tool raised, for the programmer
         self.coerce = coerce  # mend harmless slips such as "4096" for 4096; each is reported
         for tool in tools:
             self.add(tool) if isinstance(tool, Tool) else self.register(tool)
@@ -2393,6 +2363,7 @@ class ToolRegistry:
         copied = ("description", "parameters", "title", "output")
         own = json_value({name: getattr(tool, name) for name in copied})
         tool = self._tools[tool.name] = tool._replace(**own, labels=frozenset(tool.labels))
+        self._rules[tool.name] = compile_schema(tool.parameters)
         return tool
 
     def register(self, fn: Callable | None = None, **options) -> Callable:
@@ -2432,61 +2403,52 @@ class ToolRegistry:
 
     def call(self, call: ToolCall, *, characters: int | None = RESULT_CHARACTERS) -> ToolResult:
         """The result of one call, whatever the model wrote; never raises, but for Ctrl-C."""
-        tool, repairs = None, []
+        tool, repairs, value = None, [], None
         try:
-            tool = self.get(call.name)
-            result = self._run(tool, call, repairs)
+            if tool := self.get(call.name):
+                value, status = self._value(tool, call, repairs), "ok"
+                text = value if type(value) is str else _json_text(value)
+            else:
+                text, status = self._unknown(call.name), "unknown_tool"
         except ToolError as error:
+            text, self.last_error = _said(error) or "工具没有说明原因", error
             status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
-            result = ToolResult(_said(error) or "工具没有说明原因", status)
         except KeyboardInterrupt:  # the user's, not the tool's
             raise
         except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
             what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
-            result = ToolResult(f"{what}：{error_text(error)}", "failed")
-        limit = tool and tool.characters or characters
-        return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
+            text, status, self.last_error = f"{what}：{error_text(error)}", "failed", error
+        text = _whole(cut(text, tool and tool.characters or characters))
+        return ToolResult(text, status, value, tuple(repairs))
 
-    def _run(self, tool: Tool | None, call: ToolCall, repairs: list[str]) -> ToolResult:
-        if tool is None:
-            return ToolResult(self._unknown(call.name), "unknown_tool")
+    def _value(self, tool: Tool, call: ToolCall, repairs: list[str]) -> object:
         args = parse_arguments(call.arguments)
         if self.coerce:
             args, repairs[:] = repair_arguments(args, tool.parameters)
-        if problems := validate_arguments(args, tool.parameters):
+        if problems := self._rules[tool.name](args):
             raise ArgumentsError(explain(problems))
-        value = json_value(_awaited(tool.run(args)))
-        return ToolResult(value if isinstance(value, str) else json_text(value), value=value)
+        return json_value(_awaited(tool.run(args)))
 
     def _unknown(self, name: object) -> str:
-        near = closest(name, self.names) if isinstance(name, str) else None
-        hint = f"是不是想调用 {near}？" if near else ""
-        return f"没有名为 {show(name)} 的工具。{hint}可用的工具：{'、'.join(self.names) or '无'}。"
-
-
-class Advice(NamedTuple):
-    """One thing a reviewer would change in a tool definition."""
-
-    where: str  # "tool" or "tool.parameter"
-    what: str
-    why: str
+        hint = _suggested(name, self.names) if isinstance(name, str) else ""
+        known = "、".join(self.names) or "无"
+        return f"没有名为 {show(name)} 的工具{hint or '。'}可用的工具：{known}。"
 
 
 _VAGUE_NAMES = frozenset(
     "api call data do exec execute fn func function get handle handler helper info main process"
     " query run start task test tool util work".split()
 )
-_CONCRETE = re.compile(r"\d|[\"“「『`]|例如|比如|单位|格式|e\.g\.|\bexample|\bunit|\bformat", re.I)
-_CHOICES = re.compile(r"可选|取值|只能是|之一|以下|one of|choices|must be|either", re.I)
-_COMES_BACK = re.compile(r"返回|给出|得到|return|output|yields|result", re.I)
-_LOOKS_UP = re.compile(r"查|搜|找|检索|search|find|look ?up|query|list|fetch", re.I)
-_NOTHING_FOUND = re.compile(
-    r"没有|没找到|找不到|未找到|不存在|为空|空列表"
-    r"|not found|nothing|empty|no (?:match|result|hit)", re.I,
+_CONCRETE = r"(?i)\d|[\"“「『`]|例如|比如|单位|格式|e\.g\.|\bexample|\bunit|\bformat"
+_CHOICES = "(?i)可选|取值|只能是|之一|以下|one of|choices|must be|either"
+_COMES_BACK = "(?i)返回|给出|得到|return|output|yields|result"
+_LOOKS_UP = "(?i)查|搜|找|检索|search|find|look ?up|query|list|fetch"
+_NOTHING_FOUND = (
+    "(?i)没有|没找到|找不到|未找到|不存在|为空|空列表"
+    "|not found|nothing|empty|no (?:match|result|hit)"
 )
 _MOST_REQUIRED = 5
 _LARGEST_SCHEMA = 8192  # characters; beyond it hosts and small models struggle
-_MOST_SIBLINGS = 3  # named, of those that look alike
 _SIMILAR = 0.3  # share of two-character pieces that two descriptions have in common
 
 
@@ -2502,7 +2464,7 @@ def _likeness(one: Tool, other: Tool) -> float:
     return both / (len(a) + len(b) - both or 1)
 
 
-def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, str]]:
+def _review_definition(tool: Tool, others: Iterable[Tool]) -> Iterator[tuple[str, str]]:
     name, said = tool.name, tool.description
     guess = "不知道会得到什么，模型就会多调一次或编一个结果"
     if name.lower() in _VAGUE_NAMES or len(name) < 3:
@@ -2510,15 +2472,13 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
     if len(said) < 15:
         what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
         yield what, "模型靠说明判断什么时候该用"
-    if not _COMES_BACK.search(said):
+    if not re.search(_COMES_BACK, said):
         yield "说明没有讲返回什么", guess
-    if _LOOKS_UP.search(name) and not _NOTHING_FOUND.search(said):
+    if re.search(_LOOKS_UP, name) and not re.search(_NOTHING_FOUND, said):
         yield "说明没有讲查不到时返回什么", guess
-    alike = [o.name for o in others if o.name not in said and _likeness(tool, o) >= _SIMILAR]
-    for like in alike[:_MOST_SIBLINGS]:
-        yield f"和 {like} 很像，请写清两者的分工", "分工不清，模型就会选错"
-    if more := len(alike[_MOST_SIBLINGS:]):
-        yield f"另外还和 {more} 个工具很像，请写清各自的分工", "分工不清，模型就会选错"
+    unnamed = [other for other in others if other.name != name and other.name not in said]
+    if alike := [other.name for other in unnamed if _likeness(tool, other) >= _SIMILAR]:
+        yield f"和 {_listed(alike)} 很像，请写清各自的分工", "分工不清，模型就会选错"
     if (count := len(tool.parameters.get("required", []))) > _MOST_REQUIRED:
         what = f"必填参数有 {count} 个，请给常用值设默认值，或拆成两个工具"
         yield what, "必填越多，越容易缺参数或编参数"
@@ -2530,33 +2490,31 @@ def _review_definition(tool: Tool, others: list[Tool]) -> Iterator[tuple[str, st
         yield f"参数模式用了 {'、'.join(nested)}，能摊平就摊平", dear
 
 
-def _review_parameter(text: str, schema: dict) -> Iterator[tuple[str, str]]:
-    kinds = schema.get("type", ())
+def _review_parameter(schema: dict) -> Iterator[tuple[str, str]]:
+    text, kinds = str(schema.get("description", "")), schema.get("type")
     if not schema.keys() - {"description", "default", "title", "examples"}:
         yield "没有类型，请写类型标注，例如 n: int", "没有类型就什么值都放行，错的会一直走进函数里"
     if not text:
         yield "没有说明", "模型只能猜这个参数填什么"
     elif "enum" in schema or kinds == "boolean":
         return
-    elif _CHOICES.search(text) and kinds == "string":
+    elif kinds == "string" and re.search(_CHOICES, text):
         yield "取值有限，请改用 Literal 或 Enum", "enum 会进模式，模型和校验都能看到，文字里的不会"
-    elif not _CONCRETE.search(text):
+    elif not re.search(_CONCRETE, text):
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
-def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[Advice]:
-    """What to improve and why, by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
-    others = [other for other in others if other.name != tool.name]
-    advice = [Advice(tool.name, *found) for found in _review_definition(tool, others)]
+def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[tuple[str, str, str]]:
+    """(where, what to improve, why), by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
+    advice = [(tool.name, *found) for found in _review_definition(tool, others)]
     for name, schema in tool.parameters.get("properties", {}).items():
-        schema = schema if isinstance(schema, dict) else {}
-        found = _review_parameter(str(schema.get("description", "")), schema)
-        advice += (Advice(f"{tool.name}.{name}", *each) for each in found)
+        found = _review_parameter(schema if isinstance(schema, dict) else {})
+        advice += ((f"{tool.name}.{name}", *each) for each in found)
     return advice
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 5  计算器 Calculator      uses §1 · pure
+# § 5  计算器 Calculator      uses §1, §3 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # Arithmetic a model may ask for, and nothing else. The text becomes a syntax tree, and only what
 # stands in a table below is ever computed: no eval, no attribute, no string, no list. Python's
@@ -2571,14 +2529,33 @@ MAX_ROUND = 300  # decimal places; round(12345, -10**9) would build 10**(10**9)
 MAX_MODULUS_BITS = 512  # pow(a, b, m) takes time in the cube of the size
 MANY = MAX_LENGTH  # no call has more arguments than characters
 
-
-class Operation(NamedTuple):
-    """A function of numbers; `bits` bounds the size of its result when every operand is an int."""
-
-    run: Callable[..., Any]
-    least: int = 1  # how many arguments it takes
-    most: int = 1
-    bits: Callable[..., float] | None = None
+OPERATORS = {
+    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv),
+    ast.Mod: ("%", operator.mod), ast.Pow: ("**", pow),
+}
+SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+COMPARISONS = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}
+CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
+# name → (function, least and most arguments)
+FUNCTIONS = {
+    name: (getattr(math, name), least, most) for least, most, names in (
+        (1, 1, "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh"
+               " acosh atanh degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
+               " factorial"),
+        (1, 2, "log perm"),  # log(x) is natural, log(x, base) is not
+        (2, 2, "atan2 fmod comb"),
+        (1, MANY, "hypot gcd lcm"),
+    ) for name in names.split()
+} | {
+    "ln": (math.log, 1, 1), "deg": (math.degrees, 1, 1), "rad": (math.radians, 1, 1),
+    "abs": (abs, 1, 1), "int": (int, 1, 1), "float": (float, 1, 1), "round": (round, 1, 2),
+    "pow": (pow, 2, 3), "min": (min, 2, MANY), "max": (max, 2, MANY),
+    "sum": (lambda *values: sum(values), 1, MANY),
+}
 
 
 def _power_bits(base: int, exponent: int, modulus: int = 0) -> float:
@@ -2598,50 +2575,23 @@ def _falling_bits(n: int, k: int | None = None) -> int:
     return (n if k is None else k) * n.bit_length()
 
 
-OPERATORS = {
-    ast.Add: ("+", Operation(operator.add)),
-    ast.Sub: ("-", Operation(operator.sub)),
-    ast.Mult: ("*", Operation(operator.mul, bits=_product_bits)),
-    ast.Div: ("/", Operation(operator.truediv)),
-    ast.FloorDiv: ("//", Operation(operator.floordiv)),
-    ast.Mod: ("%", Operation(operator.mod)),
-    ast.Pow: ("**", Operation(pow, bits=_power_bits)),
-}
-SIGNS = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-COMPARISONS = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}
-CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
-PLAIN = (
-    "sqrt exp log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
-    " degrees radians floor ceil trunc isqrt fabs erf erfc gamma lgamma"
-)
-FUNCTIONS = {name: Operation(getattr(math, name)) for name in PLAIN.split()} | {
-    "ln": Operation(math.log),
-    "log": Operation(math.log, 1, 2),  # log(x) is natural, log(x, base) is not
-    "deg": Operation(math.degrees), "rad": Operation(math.radians), "abs": Operation(abs),
-    "int": Operation(int), "float": Operation(float),
-    "round": Operation(round, 1, 2, lambda _, places=0: abs(places) > MAX_ROUND and math.inf),
-    "pow": Operation(pow, 2, 3, _power_bits),
-    "fmod": Operation(math.fmod, 2, 2), "atan2": Operation(math.atan2, 2, 2),
-    "min": Operation(min, 2, MANY), "max": Operation(max, 2, MANY),
-    "sum": Operation(lambda *values: sum(values), 1, MANY),
-    "hypot": Operation(math.hypot, 1, MANY), "gcd": Operation(math.gcd, 1, MANY),
-    "lcm": Operation(math.lcm, 1, MANY, _product_bits),
-    "factorial": Operation(math.factorial, bits=_falling_bits),
-    "perm": Operation(math.perm, 1, 2, _falling_bits),
-    "comb": Operation(math.comb, 2, 2, lambda n, k: _falling_bits(n, min(k, n - k))),
+# What bounds the bits of a result when every operand is an int; the others never grow.
+BITS = {
+    operator.mul: _product_bits, math.lcm: _product_bits, pow: _power_bits,
+    math.factorial: _falling_bits, math.perm: _falling_bits,
+    math.comb: lambda n, k: _falling_bits(n, min(k, n - k)),
+    round: lambda _, places=0: math.inf if abs(places) > MAX_ROUND else 0,
 }
 
 # What people type for ASCII. An explicit table and not NFKC, which would turn 5² into 52. `^` is
 # replaced in the text because Python's own ^ binds weaker than +, so that 1+2^3 would become 3^3.
-TYPED = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-TYPED |= dict.fromkeys("×✕✖⋅·∙•∗", "*") | dict.fromkeys("÷∕⁄", "/") | dict.fromkeys("−–—﹣", "-")
-TYPED |= dict.fromkeys("\u3000\u00a0\u2002\u2003\u2009\u202f", " ")
-TYPED |= dict.fromkeys("\u200b\u2060\ufeff", "")
-TYPED |= {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
-TO_ASCII = str.maketrans(TYPED)
+TO_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | str.maketrans(
+    "×✕✖⋅·∙•∗÷∕⁄−–—﹣\u3000\u00a0\u2002\u2003\u2009\u202f",
+    "********///----      ",
+    "\u200b\u2060\ufeff",
+) | str.maketrans(
+    {"^": "**", "＾": "**", "≤": "<=", "≥": ">=", "≠": " != ", "π": "pi", "τ": "tau"}
+)
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SUPERSCRIPT_RUN = "[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+"
 
@@ -2665,6 +2615,7 @@ FOREIGN_HINTS = {
 
 PERCENT = "百分数写成小数，50% 写 0.5 或 50/100；取余写 7 % 3，负数加括号，7 % (-3)"
 SEPARATED = "不要写千位分隔符，1,000 写 1000；要隔开两个参数就在逗号后加空格，如 max(1, 234)"
+DASHES = (("[–—]{2}", "减号只写一个 -"),)  # a Chinese dash is two; as 5--3 it would add
 # Text that Python would read in a way its writer may not have meant, or not without a warning.
 MISREAD = (
     # Of these only a small 7%-3 or a spaced 70 % -3, alone, is surely a remainder.
@@ -2678,6 +2629,7 @@ MISREAD = (
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (
+    ("^$", "式子是空的，写一个如 2*(3+4)"),
     (r"^=|(?<!=)=$", "去掉等号，只写要算的式子"),
     (r"!(?!=)", "阶乘写 factorial(5)"),
     (r"=[<>]|<>", "小于等于写 <=，大于等于写 >=，不等于写 !="),
@@ -2693,41 +2645,36 @@ MALFORMED = (
     (r"[A-Za-z]\w*\s+[\w.]", "函数的参数写在括号里，如 sqrt(16)"),
     ("", "缺运算符、数字或括号"),
 )
-TOO_DEEP = "算式嵌套太深，请分几步算"
 
 
-def _syntax_hint(text: str, table: tuple) -> str | None:
-    return next((hint for pattern, hint in table if re.search(pattern, text)), None)
+def _check_spelling(text: str, table: tuple) -> None:
+    for pattern, hint in table:
+        if re.search(pattern, text):
+            raise ToolError(f"算式写得不对：{hint}")
 
 
 def _normalize(text: str) -> str:
-    """The same expression in ASCII, with nothing in it that could be misread.
-
-    Raises:
-        ToolError: it is too long, or holds characters that no arithmetic needs.
-    """
+    """The same expression in ASCII, with nothing in it that could be misread."""
     if not isinstance(text, str):
         raise ToolError(f"算式应该是 string，收到的是 {type(text).__name__}")
     if len(text) > MAX_LENGTH:
         raise ToolError(f"算式有 {len(text)} 个字符，最多 {MAX_LENGTH} 个，请分几步算")
-    if re.search("[–—]{2}", text):  # a Chinese dash is two of them; as 5--3 it would add
-        raise ToolError("算式写得不对：减号只写一个 -")
+    _check_spelling(text, DASHES)
     text = text.translate(TO_ASCII).strip()
+    if "math" in text:  # models often write math.sqrt(2)
+        text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text)
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
-    if not text:
-        raise ToolError("算式是空的，请写一个式子，如 2*(3+4)")
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
         hint = FOREIGN_HINTS.get(sign, "只写数字、运算符、括号和函数名，不写单位和文字")
         raise ToolError(f"算式里不能有“{sign}”：{hint}")
+    _check_spelling(text, MISREAD)
     return text
 
 
 def _parse(text: str) -> ast.expr:
     """The syntax tree of one expression; whichever way Python's parser fails, it is a ToolError."""
     text = _normalize(text)
-    if hint := _syntax_hint(text, MISREAD):
-        raise ToolError(f"算式写得不对：{hint}")
     depths = [0, *itertools.accumulate((sign == "(") - (sign == ")") for sign in text)]
     if max(depths) > MAX_DEPTH:
         raise ToolError(f"括号嵌套超过 {MAX_DEPTH} 层，请分几步算")
@@ -2736,9 +2683,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
-        raise ToolError(f"算式写得不对：{_syntax_hint(text, MALFORMED)}") from None
-    except (MemoryError, RecursionError):
-        raise ToolError(TOO_DEEP) from None
+        return _check_spelling(text, MALFORMED)
 
 
 TOO_LARGE = "数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308"
@@ -2760,32 +2705,22 @@ def _bounded(value: Any) -> int | float:
 
 def _written(name: str, values: list) -> str:
     """The operation with its operands, for an error text: `log(-5)`, `1 // 0`."""
-    shown = [text if len(text) <= 24 else text[:20] + "…" for text in map(str, values)]
+    shown = [_cut(str(value), 24) for value in values]
     return f"{name}({', '.join(shown)})" if name.isalnum() else f" {name} ".join(shown)
 
 
-def _apply(name: str, operation: Operation, values: list) -> int | float:
+def _apply(name: str, run: Callable, values: list) -> int | float:
     """The result of one operation, which runs only if its result is known to be small enough."""
     try:
-        exact = operation.bits and all(isinstance(value, int) for value in values)
-        if exact and operation.bits(*values) > MAX_BITS:
+        exact = run in BITS and all(isinstance(value, int) for value in values)
+        if exact and BITS[run](*values) > MAX_BITS:
             raise OverflowError
-        value = operation.run(*values)
+        value = run(*values)
     except OverflowError:
         raise ToolError(TOO_LARGE) from None
     except tuple(FAILED) as error:
         raise ToolError(f"{_written(name, values)} {FAILED[type(error)]}") from None
     return _bounded(value)
-
-
-def _identifier(node: ast.expr) -> str:
-    """`sqrt` for both `sqrt` and `math.sqrt`, which models often write."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="math"), attr=name):
-            return name
-        case ast.Attribute(attr=name):
-            raise ToolError(f"不支持取属性 .{name[:40]}")
-    raise ToolError("乘号不能省略，2(3+4) 写 2*(3+4)")
 
 
 def _constant(name: str) -> float:
@@ -2797,22 +2732,19 @@ def _constant(name: str) -> float:
     raise ToolError(f"没有常数 {name[:40]}，可用：{'、'.join(CONSTANTS)}；变量请换成数")
 
 
-def _math_function(name: str, count: int) -> Operation:
-    """The whitelisted function of that name, if it takes `count` arguments."""
+def _function(name: str, count: int) -> Callable:
+    """The function of that name, if it takes `count` arguments."""
     if name in CONSTANTS:
         raise ToolError(f"{name} 是常数，乘号不能省略，写 {name}*(…)")
     if name not in FUNCTIONS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name[:40].lower(), FUNCTIONS, n=3)
-        names = "、".join(dict.fromkeys([*near, *FUNCTIONS]))
+        near = closest(name, FUNCTIONS)
+        names = "、".join(dict.fromkeys([near, *FUNCTIONS] if near else FUNCTIONS))
         raise ToolError(f"没有函数 {name[:40]}，可用：{names}")
-    operation = FUNCTIONS[name]
-    least, most = operation.least, operation.most
+    run, least, most = FUNCTIONS[name]
     if not least <= count <= most:
         wanted = [least, "更多"] if most == MANY else range(least, most + 1)
         raise ToolError(f"{name} 应有 {' 或 '.join(map(str, wanted))} 个参数，收到 {count} 个")
-    return operation
+    return run
 
 
 def _evaluate(node: ast.expr) -> int | float | bool:
@@ -2832,20 +2764,23 @@ def _evaluate(node: ast.expr) -> int | float | bool:
             return value
         case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
             return SIGNS[type(op)](_evaluate(operand))
-        case ast.Call(func=func, args=args, keywords=[]) if ast.Starred not in map(type, args):
-            name = _identifier(func)
-            return _apply(name, _math_function(name, len(args)), [*map(_evaluate, args)])
-        case ast.Call():
-            raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
-        case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=named):
+            if named or ast.Starred in map(type, args):
+                raise ToolError("函数的参数按位置写，不写参数名，如 round(3.14159, 2)")
+            return _apply(name, _function(name, len(args)), [*map(_evaluate, args)])
+        case ast.Compare(ops=ops) if COMPARISONS.keys() >= set(map(type, ops)):
             value = _evaluate(node.left)
-            for op, other in zip(node.ops, node.comparators):
+            for op, other in zip(ops, node.comparators):
                 before, value = value, _evaluate(other)
                 if not COMPARISONS[type(op)](before, value):
                     return False
             return True
-        case ast.Name() | ast.Attribute():
-            return _constant(_identifier(node))
+        case ast.Name(id=name):
+            return _constant(name)
+        case ast.Attribute(attr=name) | ast.Call(func=ast.Attribute(attr=name)):
+            raise ToolError(f"不支持取属性 .{name[:40]}")
+        case ast.Call():
+            raise ToolError("乘号不能省略，2(3+4) 写 2*(3+4)")
         case ast.Tuple():
             raise ToolError("逗号只用来隔开函数的参数；小数点写 .，千位分隔符去掉，1,000 写 1000")
     raise ToolError("只支持数字、+ - * / // % **、比较和函数")
@@ -2854,21 +2789,19 @@ def _evaluate(node: ast.expr) -> int | float | bool:
 def safe_eval(text: str) -> int | float | bool:
     """The value of an arithmetic expression; integers are exact, a comparison gives a bool.
 
-    Full-width characters, × ÷ − · and superscripts are understood, ^ is a power.
+    Full-width characters, × ÷ − · and superscripts are understood, ^ is a power. A ToolError is
+    one Chinese line that says what to write instead.
 
     >>> safe_eval("2×(3+4)"), safe_eval("2*3^2"), safe_eval("1 < 2 < 3")
     (14, 18, True)
     >>> safe_eval("9**9**9")
     Traceback (most recent call last):
     w4d3_tools_mcp.ToolError: 数太大，溢出：整数最多约 4200 位，小数最大约 1.8e308
-
-    Raises:
-        ToolError: one Chinese line that says what to write instead.
     """
     try:
         return _evaluate(_parse(text))
-    except RecursionError:
-        raise ToolError(TOO_DEEP) from None
+    except (MemoryError, RecursionError):  # of Python's parser, or of a tree of 1,900 signs
+        raise ToolError("算式嵌套太深，请分几步算") from None
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9358,10 +9291,7 @@ def _without_secrets(value: object, name: str = "") -> object:
     """A JSON value with what looks like a key or password left out of its texts."""
     match value:
         case str():
-            text = f"{name}: {value}"
-            for pattern, replacement in _PRIVATE:
-                text = pattern.sub(replacement, text)
-            return text.removeprefix(f"{name}: ")
+            return hide_private(f"{name}: {value}").removeprefix(f"{name}: ")
         case dict():
             return {key: _without_secrets(inner, key) for key, inner in value.items()}
         case list():
@@ -10441,9 +10371,9 @@ def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Itera
         advice = review_tool(tool, everything)
         found += len(advice)
         yield style.paint(f"{tool.name}：{len(advice)} 条建议", "bad" if advice else "good")
-        for item in advice:
-            yield from wrap(f"  {item.where}：{item.what}", style.width)
-            for line in wrap(f"    为什么：{item.why}", style.width):
+        for where, what, why in advice:
+            yield from wrap(f"  {where}：{what}", style.width)
+            for line in wrap(f"    为什么：{why}", style.width):
                 yield style.paint(line, "dim")
     yield f"共检查 {len(picked)} 个工具，{found} 条建议。"
 
@@ -10468,7 +10398,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
-        raise ToolError(result.text + hint)
+        raise ToolError(result.text + hint) from tools.last_error
     yield result.text
 
 

@@ -103,11 +103,7 @@ MENDED = [
     ("", {}),
     ("  \n\t ", {}),
     ("\ufeff", {}),
-    (b"", {}),
     ('\ufeff{"a": 1}', {"a": 1}),
-    (b'{"a": 1}', {"a": 1}),
-    (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-    (bytearray('{"城市": "库奥皮奥"}', "utf-8"), {"城市": "库奥皮奥"}),
     ({"a": object}, {"a": object}),
     (collections.OrderedDict(a=collections.OrderedDict(b=(1, 2))), {"a": {"b": [1, 2]}}),
     (types.MappingProxyType({"a": {"b": None}}), {"a": {"b": None}}),
@@ -227,8 +223,6 @@ REFUSED = [
     ('{"s": "\\uDE00\\ud83d"}', "\\ud"),
     ('{"s": "\ud800"}', "\\ud"),
     ('{"\\udfff": 1}', "\\ud"),
-    (b'{"a": "\xff"}', "UTF-8"),
-    (b"\xff\xfe{\x00}\x00", "UTF-8"),
     # too much
     ('{"a":' * 50_000, "嵌套"),
     ("[" * 1_000_000, "嵌套"),
@@ -253,6 +247,7 @@ REFUSED = [
     # not text at all
     (3, "对象"),
     (["a"], "对象"),
+    (b'{"a": 1}', "对象"),
     (object(), "对象"),
     (NAN, "NaN"),
 ]
@@ -510,12 +505,6 @@ VALUES = {  # schema of v → values to try; jsonschema gives the verdict
     '{"oneOf": [{"type": "number"}, {"type": "integer"}]}': [1, 1.0, 1.5],
     '{"not": {"const": "root"}}': ["root", "x"],
     '{"not": {}}': [1],
-    '{"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}}': [
-        6,
-        4,
-        "x",
-        None,
-    ],
     '{"type": "object", "properties": {"a": {"type": "object", "required": ["b"]}}}': [
         {"a": {}},
         {"a": {"b": 1}},
@@ -801,12 +790,12 @@ MESSAGES = [
     (
         one({"type": "array"}),
         {"v": "[1, 2]"},
-        ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接传数组，不要加引号'],
+        ['参数 v 应该是 array，收到的是 "[1, 2]"；请直接写 [1, 2]，不要加引号'],
     ),
     (
         one({"type": "object"}),
         {"v": "{}"},
-        ['参数 v 应该是 object，收到的是 "{}"；请直接传对象，不要加引号'],
+        ['参数 v 应该是 object，收到的是 "{}"；请直接写 {}，不要加引号'],
     ),
     (one({"type": ["integer", "null"]}), {"v": []}, ["参数 v 应该是 integer 或 null，收到的是 []"]),
     (
@@ -835,7 +824,11 @@ MESSAGES = [
     (one({"exclusiveMinimum": 0}), {"v": 0}, ["参数 v 必须大于 0，收到的是 0"]),
     (one({"multipleOf": 64}), {"v": 100}, ["参数 v 必须是 64 的倍数，收到的是 100"]),
     (one({"minLength": 1}), {"v": ""}, ['参数 v 至少要有 1 个字符，收到的是 ""']),
-    (one({"maxLength": 2}), {"v": "中文字"}, ['参数 v 最多 2 个字符，收到的有 3 个："中文字"']),
+    (
+        one({"maxLength": 2}),
+        {"v": "中文字"},
+        ['参数 v 最多 2 个字符，现有 3 个，收到的是 "中文字"'],
+    ),
     (
         one({"format": "date"}),
         {"v": "soon"},
@@ -872,8 +865,12 @@ MESSAGES = [
         {"v": {"kind": "star", "w": 1}},
         ['参数 v.kind 只能是 "disc"、"bar" 之一，收到的是 "star"'],
     ),
-    (one({"not": {"const": "root"}}), {"v": "root"}, ['参数 v 不能是 "root"，收到的是 "root"']),
-    (one(False), {"v": 1}, ["参数 v 不允许出现，请去掉"]),
+    (
+        one({"not": {"const": "root"}}),
+        {"v": "root"},
+        ['参数 v 不能符合 {"const": "root"}，收到的是 "root"'],
+    ),
+    (one(False), {"v": 1}, ["参数 v 不允许出现，请去掉，收到的是 1"]),
     (
         LR,
         {"learnig_rate": 0.1},
@@ -925,14 +922,18 @@ MESSAGES = [
     (
         one({"uniqueItems": True}),
         {"v": [1, 2, 1.0]},
-        ["参数 v 的元素不能重复，[2] 与 [0] 相同，收到的是 1.0"],
+        ["参数 v 的元素不能重复，[2] 与 [0] 相同，收到的是 [1, 2, 1.0]"],
     ),
     (
         one({"contains": {"const": "x"}}),
         {"v": []},
-        ['参数 v 里至少要有一个元素是 "x"，收到的是 []'],
+        ['参数 v 里至少要有一个元素符合 {"const": "x"}，收到的是 []'],
     ),
-    (one({"dependentRequired": {"a": ["b"]}}), {"v": {"a": 1}}, ["传了 a 就必须同时传 v.b"]),
+    (
+        one({"dependentRequired": {"a": ["b"]}}),
+        {"v": {"a": 1}},
+        ['参数 v 传了 a 就必须同时传 b，收到的是 {"a": 1}'],
+    ),
     (one({"type": "number"}), {"v": INF}, ["参数 v 要是有限的数，收到的是 Infinity"]),
     (
         obj(["a"], a={}, v={"minimum": 1}),
@@ -1124,13 +1125,33 @@ LOOPS = [
         "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}]}},
     },
     {"not": {"$ref": "#"}},
+    one({"$ref": "#/properties/v"}),
+    one({"$ref": "#/properties/v/anyOf/0", "anyOf": [{"$ref": "#/properties/v"}]}),
+    *(
+        one({"$ref": "#/$defs/A"})
+        | {
+            "$defs": {
+                "A": {"properties": {"x": {"$ref": "#/$defs/C"}}, word: [{"$ref": "#/$defs/C"}]},
+                "C": {"$ref": "#/$defs/A"},
+            }
+        }
+        for word in ("allOf", "anyOf", "oneOf")
+    ),
 ]
 
 
 @pytest.mark.parametrize("schema", LOOPS, ids=repr)
 def test_a_reference_loop_is_noted_and_does_not_hang(schema):
-    validate_arguments({"a": 1}, schema)
     assert any("绕回" in note for note in check_schema(schema))
+    assert compile_schema(schema).takes and repair_arguments({"v": {"x": "1"}}, schema)[1] == []
+    assert all(problem.keyword == "not" for problem in validate_arguments({"v": {"x": 1}}, schema))
+
+
+def test_a_name_with_a_slash_is_not_taken_for_a_path():
+    schema = obj(a={"not": {"type": "null"}}, b={"$ref": "#/properties/a/not"})
+    schema["properties"] = {"a/not": {"type": "string"}, **schema["properties"]}
+    assert oracle(schema, {"b": None}) and validate_arguments({"b": None}, schema) == []
+    assert not oracle(schema, {"b": "x"}) and validate_arguments({"b": "x"}, schema)
 
 
 def test_overlapping_recursive_branches_cannot_take_exponential_time():
@@ -1153,10 +1174,12 @@ def test_schemas_of_any_depth_and_size_compile():
     wide = {"properties": {f"p{i}": {"type": "integer"} for i in range(20_000)}}
     loop = {}
     loop["properties"] = {"a": loop, "b": loop}
+    links = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(5_000)}
+    chain = {"properties": {"v": {"$ref": "#/$defs/d0"}}, "$defs": links}
     nested_enum = []
     for _ in range(5_000):
         nested_enum = [nested_enum]
-    for schema in [deep_schema, wide, loop, {"enum": [nested_enum]}]:
+    for schema in [deep_schema, wide, loop, chain, {"enum": [nested_enum]}]:
         assert check_schema(schema)
         validate_arguments({"v": {"v": 1}}, schema)
 
@@ -1206,9 +1229,6 @@ def keywords(inner):
         "anyOf": some,
         "oneOf": some,
         "not": inner,
-        "if": inner,
-        "then": inner,
-        "else": inner,
         "$ref": st.sampled_from(["#/$defs/X", "#/$defs/Y"]),
     }
 
@@ -1429,6 +1449,7 @@ NOTES = [
     (one({"patternProperties": {"[a": {}}}), "正则"),
     (one({"unevaluatedProperties": False}), "unevaluatedProperties"),
     (obj() | {"unevaluatedItems": False}, "unevaluatedItems"),
+    (one({"if": {"type": "integer"}, "then": {"minimum": 5}}), "不支持关键字 then"),
     (one({"items": {"$dynamicRef": "#x"}}), "#/properties/v/items：不支持关键字 $dynamicRef"),
     (one({"minimum": "3"}), "minimum"),
     (one({"minLength": -1}), "minLength"),

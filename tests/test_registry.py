@@ -25,7 +25,6 @@ from w4d3_tools_mcp import (
     LABELS,
     RESULT_CHARACTERS,
     RESULT_STATUS,
-    STREAM_ITEMS,
     SchemaError,
     Tool,
     ToolCall,
@@ -264,30 +263,6 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
 async def reads_variable() -> str:
     """读变量。"""
     return VARIABLE.get()
-
-
-async def numbers(count):
-    for number in range(count):
-        yield number
-
-
-async def gives_generator():
-    return numbers(2)
-
-
-@pytest.mark.parametrize(
-    "make, text",
-    [
-        (lambda: numbers(3), "[0, 1, 2]"),
-        (gives_generator, "[0, 1]"),
-        (lambda: numbers(0), "[]"),
-        (lambda: numbers(10**9), None),
-    ],
-)
-def test_asynchronous_generators_are_read_to_a_bound(make, text):
-    result = call(ToolRegistry([tool(lambda args: make())]), characters=None)
-    assert result.status == "ok" and text in (result.text, None)
-    assert text or (len(result.value) == STREAM_ITEMS + 1 and "太长" in result.value[-1])
 
 
 def test_context_variables_reach_async_tools():
@@ -633,7 +608,7 @@ def test_an_unknown_name_gets_the_list_of_tools(name):
 
 
 def test_the_closest_name_is_suggested():
-    assert "是不是想调用 a_tool" in call(ToolRegistry([tool()]), "atool").text
+    assert "是不是想写 a_tool" in call(ToolRegistry([tool()]), "atool").text
 
 
 class Unreadable:
@@ -760,7 +735,7 @@ GOOD = "在讲义里查找章节，返回编号和标题；没有找到时返回
     ],
 )
 def test_the_review_finds_each_kind_of_weakness(rule, reviewed):
-    assert any(rule in advice.what and advice.why for advice in review_tool(reviewed))
+    assert any(rule in what and why for _, what, why in review_tool(reviewed))
 
 
 def test_the_review_asks_for_the_difference_between_siblings():
@@ -768,7 +743,7 @@ def test_the_review_asks_for_the_difference_between_siblings():
     other = tool(
         name="search_mails", description="在邮件里按关键词搜索，返回全文；没有时返回空列表。"
     )
-    assert any("search_mails" in advice.what for advice in review_tool(one, [one, other]))
+    assert any("search_mails" in what for _, what, _ in review_tool(one, [one, other]))
 
 
 def test_the_review_is_content_with_a_good_definition():
