@@ -162,6 +162,7 @@ class ToolResult(NamedTuple):
     status: str = "ok"
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
+    error: BaseException | None = None  # what the tool raised, for the programmer alone
 
     @property
     def is_error(self) -> bool:
@@ -2438,12 +2439,12 @@ class ToolRegistry:
             result = self._run(tool, call, repairs)
         except ToolError as error:
             status = "bad_arguments" if isinstance(error, ArgumentsError) else "failed"
-            result = ToolResult(_said(error) or "工具没有说明原因", status)
+            result = ToolResult(_said(error) or "工具没有说明原因", status, error=error)
         except KeyboardInterrupt:  # the user's, not the tool's
             raise
         except BaseException as error:  # sys.exit() or a cancelled task in a tool: not our end
             what = f"工具 {tool.name} 执行出错" if tool else "这个调用读不懂"
-            result = ToolResult(f"{what}：{error_text(error)}", "failed")
+            result = ToolResult(f"{what}：{error_text(error)}", "failed", error=error)
         limit = tool and tool.characters or characters
         return result._replace(text=_whole(cut(result.text, limit)), repairs=tuple(repairs))
 
@@ -10771,7 +10772,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
         hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
-        raise ToolError(result.text + hint)
+        raise ToolError(result.text + hint) from result.error
     yield result.text
 
 

@@ -559,6 +559,16 @@ def test_debug_shows_the_traceback_of_a_tools_file_too(tmp_path):
     assert TRACEBACK not in run(["--schema", "--tools", path], W4D3_DEBUG="0").stderr
 
 
+@pytest.mark.parametrize("head", ["def f():", "async def f():"])
+@pytest.mark.parametrize("failure", ["1 / 0", "exit('end')", "raise ToolError('no')"])
+def test_debug_shows_the_line_where_an_own_tool_failed(tmp_path, head, failure):
+    source = f"from w4d3_tools_mcp import ToolError\n{head}\n    'F.'\n    {failure}\n"
+    arguments = ["--call", "f", "--tools", user_file(tmp_path, source)]
+    loud, quiet = run(arguments, W4D3_DEBUG="1"), run(arguments)
+    assert loud.returncode == 1 and failure.encode() in loud.stderr and not loud.stdout
+    assert TRACEBACK in loud.stderr and TRACEBACK not in quiet.stderr
+
+
 # --- output ---
 
 
