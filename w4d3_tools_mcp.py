@@ -9975,69 +9975,72 @@ def mcp_visit_text(command: Sequence[str], style: Style) -> Iterator[str]:
 DOCTOR_SECONDS = 3.0  # for one answer
 SLOWEST_START = 10.0  # seconds until Codex gives up
 MOST_PLACES = 5  # shown of one fault: a server may have hundreds of tools, or log to its output
+MOST_COUNTED = 1000  # places of one fault, and tools to call: a server may write without end
 MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
-GRAVE = "[会坏]"  # in front of a finding that breaks a host
-_ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
-_WAITS, _ANSWER = "全部主机一直等到超时", "不认识的请求也要回 error（-32601），不要不出声"
+GRAVE = "[问题]"  # in front of a finding that breaks a host
 
-# what is wrong, which host it breaks and how (nothing: then it is advice), what to do
+# key | what is wrong | which host it breaks and how (nothing: then it is advice) | what to do
+_FAULT_ROWS = r"""
+BOM | 有一行以 BOM 开头 | 全部官方 SDK 收不到这条消息 | 输出不带 BOM 的 UTF-8
+bytes | 有一行不是 UTF-8 | Python SDK 连接崩溃 | 消息按 UTF-8 编码成字节再写出
+NaN | JSON 里有 {} | TypeScript SDK 一直等到超时 | 换成 null 或字符串
+half | 文字里有半个字符（\ud800 一类） | Python SDK 一直等到超时 | 换成 U+FFFD
+noise | 标准输出上有不是 JSON 的一行：{} | Claude Desktop 弹出错误 | 日志写到标准错误
+no object | 有一行 JSON 不是对象 | Claude Desktop 弹出错误 | 一行写一个 JSON-RPC 对象
+jsonrpc | 有消息没有写 "jsonrpc": "2.0" | 全部官方 SDK 收不到这条消息 | 每条都写上
+error | error 里没有整数 code 和文字 message：{} | 全部官方 SDK 收不到这条消息 | 两样都写上
+null id | 有消息的 id 是 null |  | 不写这个键，否则 Claude Desktop 弹出错误
+long | 有一行超过 10 MiB | TypeScript SDK 断开连接 | 截短结果，或者分页
+twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复一次
+
+start | initialize（id 是 0）没有得到结果。{} | 全部主机连接不上 | 先让它在终端里跑起来
+slow | 第一次答复要 {} 秒 | Codex 只等 10 秒 | 先答复，费时的准备用时再做
+version | initialize 同意的版本是 {} | 全部官方 SDK 连接不上 | 回 2025-11-25 或更早的
+about | initialize 没有给 serverInfo 或 capabilities | 全部官方 SDK 连接不上 | 补上
+null | {} 是 null | TypeScript SDK 拒绝整个结果 | 没有值就不要写这个键
+window | 握手完成前不回答 {} | VS Code 一直等到超时 | 不认识的请求也要回 error -32601
+again | 不回答第二次 initialize | Claude Desktop 一直等到超时 | 再答复一次
+probe | 不回答 server/discover | 官方 SDK 启动时多等 10 到 60 秒 | 不认识的请求也要回 error -32601
+probe kills | 收到 server/discover 就退出 | mcp 2.3.0 和 fastmcp 连接不上 | 回 error，不要退出
+no way back | 答过 server/discover 就不再握手 | mcp 2.3.0 和 fastmcp 连接不上 | 照常握手
+locked | 答过 server/discover 就不再握手 | Claude Code 连接不上 | 按每条消息判断版本
+stateless | 没有先问 server/discover 就不答复 | TypeScript SDK 2.4.0 没有工具 | 单独答复
+modern | 2026-07-28 的 {} |  | 规范要求写上
+
+list | {} 没有得到结果 | 全部官方 SDK 列不出来 | 没有内容就回空列表
+undeclared | {} 没有得到结果 |  | 没有内容就回空列表：没有声明，Claude 也会问
+no list | 结果里没有列表 {} | 全部官方 SDK 拒绝整个列表 | 没有内容就写 []
+field | {} | 全部官方 SDK 拒绝整个列表 | 补上
+kind | {} 不是文字 | 全部官方 SDK 拒绝整个列表 | 改成字符串
+names | {} 里有同名的 | Claude 和 OpenAI 的接口拒绝请求 | 改名
+cursor | {} 的 nextCursor 没完没了 | 有的客户端一直翻页 | 最后一页不写它
+name | {} 的名字不合规 | Claude Desktop 不显示任何工具 | 只用英文字母、数字、_、-
+combined | {} 的名字加上服务器名太长 | Cursor 丢掉这个工具 | 合起来最多 60 个字符
+no text | {} 没有说明 |  | 写清做什么、什么时候用，模型靠它选工具
+text | {} 的说明超过 1024 个字符 | OpenAI 的接口拒绝请求 | 改短
+root | {} 最外层不是 "type": "object" | TypeScript SDK 拒绝整个列表 | 补上
+$schema | {} 声明了 $schema | Claude Desktop 和 Claude Code 拒绝这个工具 | 删掉 $schema
+union | {} 最外层有 anyOf、oneOf 或 allOf | Claude 和 OpenAI 的接口拒绝 | 移到属性里面
+part | {} 的 properties 里有 true 一类 | TypeScript SDK 拒绝整个列表 | 用 {} 代替
+big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
+
+content | {} 的结果没有 content 列表 | mcp 1.30.0 和 2.3.0 报错 | 没有内容就写 []
+block | {} 的 content 里有不认识的内容 | 全部官方 SDK 拒绝这个结果 | 用 text 等五种
+output | {} 的结果不符合 outputSchema | 全部官方 SDK 拒绝这个结果 | 两者要一致
+too much | {} 的结果接近 1 MiB | Claude Desktop 拒绝这个结果 | 截短
+silent | 调用{}没有答复 | 全部主机一直等到超时 | 出错也要回 isError 或 error
+useless | {} |  | 如果错不在参数，看看它缺什么文件、密钥或网络
+unknown | 不回答不认识的方法 | 全部主机一直等到超时 | 不认识的请求也要回 error -32601
+
+fragile | 收到{}之后不再答复 | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+wrong lines | 不回答：{} |  | 回 error（-32700、-32600 或 -32602），对方才不会空等
+notified | 回答了通知 |  | 通知没有 id，不要答复，出错也不答
+end | 输入关闭 2 秒后还没有退出 |  | 读到输入结束就退出，不然主机要强行结束它
+died | 中途断开：{} | 全部主机断开连接 | 看它的日志，让它不要退出
+"""
 FAULTS = {
-    # single lines
-    "BOM": ("有一行以 BOM 开头", _ALL, "输出不带 BOM 的 UTF-8"),
-    "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
-    "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
-    "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
-    "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
-    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
-    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
-    "error": ("error 里没有整数 code 和文字 message：{}", _ALL, "两样都写上"),
-    "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
-    "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
-    "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
-    # opening
-    "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
-    "slow": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
-    "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
-    "about": ("initialize 没有给 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "补上"),
-    "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
-    "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
-    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
-    "probe": ("不回答 server/discover", "官方 SDK 启动时多等 10 到 60 秒", _ANSWER),
-    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
-    "no way back": ("答过 server/discover 就不再握手", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
-    "locked": ("答过 server/discover 就不再握手", "Claude Code 连接不上", "按每条消息判断版本"),
-    "stateless": ("没有先问 server/discover 就不答复", "TypeScript SDK 2.4.0 没有工具", "单独答复"),
-    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
-    # lists
-    "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
-    "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
-    "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
-    "field": ("{}", _LIST, "补上"),
-    "kind": ("{} 不是文字", _LIST, "改成字符串"),
-    "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
-    "cursor": ("{} 的 nextCursor 没完没了", "有的客户端一直翻页", "最后一页不写它"),
-    "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
-    "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
-    "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
-    "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
-    "root": ('{}最外层不是 "type": "object"', "TypeScript SDK 拒绝整个列表", "补上"),
-    "$schema": ("{}声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema"),
-    "union": ("{}最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝", "移到属性里面"),
-    "part": ("{}的 properties 里有 true 一类", "TypeScript SDK 拒绝整个列表", "用 {} 代替"),
-    "big": ("{}超过 8 KB", "", "删去少用的参数，小模型读不下"),
-    # calls
-    "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
-    "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
-    "output": ("{}的结果不符合 outputSchema", "全部官方 SDK 拒绝这个结果", "两者要一致"),
-    "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
-    "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
-    "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
-    # manners
-    "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
-    "wrong lines": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
-    "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
-    "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
-    "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
+    key: texts
+    for key, *texts in (map(str.strip, row.split("|")) for row in _FAULT_ROWS.split("\n") if row)
 }
 SOUND = f"没有发现问题（查了 {len(FAULTS)} 种）。"
 
@@ -10050,12 +10053,12 @@ WRONG_LINES = {
     "嵌套十万层的 JSON": b"[" * 100_000 + b"]" * 100_000 + b"\n",
 }
 
-Findings = Iterator[tuple[str, object]]
 _HELLO = {"protocolVersion": LATEST_LEGACY.name, "capabilities": {}, "clientInfo": CLIENT_INFO}
 _ENVELOPE = {"_meta": {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}}
+Findings = Iterator[tuple[str, object]]
 
 
-def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None = None) -> object:
+def _loose_json(line: bytes | None, on_constant: Callable[[str], object] = str) -> object:
     """The JSON value in a line, forgiving what some hosts do not; None if there is none."""
     text = (line or b"").decode("utf-8", "replace").removeprefix("\ufeff")
     try:
@@ -10064,40 +10067,88 @@ def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None 
         return None
 
 
-class Patient(StdioServer):
-    """A server under examination: its lines are kept as they came, and read if at all possible."""
+def _true(faults: Mapping[str, object], where: str = "") -> Findings:
+    """The faults whose test found something; the place is `where` or what was found."""
+    return ((key, where or found) for key, found in faults.items() if found)
 
-    def __init__(self, command: Sequence[str], patience: float):
-        self.patience = patience  # seconds for one answer
-        self.lines: list[bytes | None] = []
-        self.about: dict | None = {}  # the result of initialize; None: there was none
-        self.tools: list[dict] = []
+
+def _in_line(line: bytes | None) -> Findings:
+    constants: list[str] = []
+    value, data = _loose_json(line, constants.append), line or b""
+    yield from _true({
+        "long": line is None,
+        "BOM": data.startswith(codecs.BOM_UTF8),
+        "bytes": data.decode("utf-8", "ignore").encode("utf-8") != data,
+        "noise": value is None and data and show(data.decode("utf-8", "replace").strip()),
+        "NaN": " 和 ".join(dict.fromkeys(constants)),
+        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)) is not None,
+        "no object": value is not None and not isinstance(value, dict),
+        "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
+        "null id": isinstance(value, dict) and value.get("id", 0) is None,
+    })
+    match value:
+        case {"error": {"code": int(), "message": str()}}:
+            pass
+        case {"error": error}:
+            yield "error", show(error)
+
+
+class Patient(StdioServer):
+    """A server under examination: its lines are read if at all possible, and faults noted."""
+
+    def __init__(self, command: Sequence[str]):
+        self.found: dict[str, dict[str, None]] = {}  # key of FAULTS → its places, each once
+        self.patience = 3 * SLOWEST_START  # seconds for one answer
+        self.about: dict | None = None  # the result of initialize
         self.name, self.modern = "", False
+        self.tools: list[dict] = []
+        self.replies = 0  # lines so far that ask nothing
         self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
+        self._asked: set[str] = set()
         super().__init__(command)
 
+    def note(self, findings: Findings) -> None:
+        """Remember faults, each with its places, in one line each."""
+        for key, where in findings:
+            places = self.found.setdefault(key, {})
+            if len(places) < MOST_COUNTED:
+                places[said(str(where), 300)] = None
+
+    def undergo(self, *stages: Callable[[Patient], Findings]) -> None:
+        """Go through stages of the examination, as long as the server lives."""
+        try:
+            for stage in stages:
+                self.note(stage(self))
+        except McpError as error:
+            self.note([("died", error)])
+
     def _receive(self, line: bytes | None, waiting: dict) -> None:
-        self.lines.append(line)
         with contextlib.suppress(RecursionError):
-            if isinstance(message := _loose_json(line), dict):
+            self.note(_in_line(line))
+            message = _loose_json(line)
+            self.replies += "method" not in as_object(message)
+            if isinstance(message, dict):
+                if (id := str(message.get("id"))) in self._asked and id not in waiting:
+                    self.note([("twice", "")])
                 super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
 
     def ask(self, method: str, params: dict | None = None) -> dict:
         """The reply; {} when there is none in time. Ids are as official clients choose them."""
+        message = request_message(next(self._ids), method, params)
+        self._asked.add(str(message["id"]))
         try:
-            return self.send(request_message(next(self._ids), method, params), self.patience)
+            return self.send(message, self.patience)
         except ServerSilentError:
             return {}
 
-    def reaction(self, line: bytes) -> list[object]:
-        """The replies that this line causes, told from others by a ping after it."""
-        before = len(self.lines)
+    def reacts(self, line: bytes) -> bool:
+        """Whether this line causes a reply, told from others by a ping after it."""
+        before = self.replies
         self.write(line)
         if not self.ask("ping"):
             raise ServerSilentError("ping")
         time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
-        replies = [m for m in map(_loose_json, self.lines[before:]) if "method" not in (m or ())]
-        return replies[1:]
+        return self.replies > before + 1
 
 
 def _nulls(value: object, path: str) -> Findings:
@@ -10114,63 +10165,28 @@ def _nulls(value: object, path: str) -> Findings:
                 yield from _nulls(item, f"{path}[{number}]")
 
 
-def _in_line(line: bytes | None) -> Findings:
-    constants: list[str] = []
-    value = _loose_json(line, constants.append)
-    tests = {
-        "long": line is None,
-        "BOM": line and line.startswith(codecs.BOM_UTF8),
-        "bytes": line and line.decode("utf-8", "ignore").encode("utf-8") != line,
-        "noise": line and value is None and show(line.decode("utf-8", "replace").strip()),
-        "NaN": " 和 ".join(dict.fromkeys(constants)),
-        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
-        "no object": value is not None and not isinstance(value, dict),
-        "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
-        "error": isinstance(value, dict) and "error" in value and [
-            type(as_object(value["error"]).get(key)) for key in ("code", "message")
-        ] != [int, str] and show(value["error"]),
-        "null id": isinstance(value, dict) and value.get("id", 0) is None,
-    }
-    yield from ((key, found) for key, found in tests.items() if found)
-
-
-def _in_lines(lines: Sequence[bytes | None]) -> Findings:
-    for line in lines:
-        yield from _in_line(line)
-    answered = [
-        show(message["id"]) for line in lines
-        if isinstance(message := _loose_json(line), dict)
-        and "method" not in message and message.get("id") is not None
-    ]
-    if len(set(answered)) < len(answered):
-        yield "twice", ""
-
-
-def _in_schema(schema: object) -> Iterator[str]:
-    schema = as_object(schema)
-    parts = schema.get("properties", {})
-    tests = {
-        "root": schema.get("type") != "object",
-        "$schema": "$schema" in schema,
-        "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
-        "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
-        "big": len(json_text(json_value(schema))) > 8192,
-    }
-    yield from (key for key, found in tests.items() if found)
-
-
 def _in_tool(tool: dict, server: str) -> Findings:
     name, text = tool.get("name"), str(tool.get("description") or "")
-    tests = {
+    where = f"工具 {show(name)}"
+    yield from _true({
         "name": not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)),
         "combined": len(f"{server}{name}") > MOST_COMBINED,
         "no text": not text.strip(),
         "text": len(text) > DESCRIPTION_LIMIT,
-    }
-    yield from ((key, show(name)) for key, found in tests.items() if found)
+    }, where)
     for key in ("inputSchema", "outputSchema"):
-        if key in tool:
-            yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
+        if key not in tool:
+            continue
+        schema = as_object(tool[key])
+        parts = schema.get("properties", {})
+        values = parts.values() if isinstance(parts, dict) else [parts]
+        yield from _true({
+            "root": schema.get("type") != "object",
+            "$schema": "$schema" in schema,
+            "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
+            "part": not all(isinstance(part, dict) for part in values),
+            "big": len(json_text(json_value(schema))) > 8192,
+        }, f"{where} 的 {key}")
 
 
 _TEXTS = ("name", "title", "description", "uri", "uriTemplate", "mimeType")
@@ -10195,8 +10211,8 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
                 yield "kind", f"{key}[{number}].{field}"
         if key == "tools":
             yield from _in_tool(entry, server)
-    names = [show(entry.get("name")) for entry in entries]
-    if key in ("tools", "prompts") and len(set(names)) < len(names):
+    names = {show(entry.get("name")) for entry in entries}
+    if key in ("tools", "prompts") and len(names) < len(entries):
         yield "names", key
 
 
@@ -10216,45 +10232,59 @@ def _in_result(who: str, result: dict, output: object) -> Findings:
             yield "output", who
 
 
-def _example(schema: object) -> object:
-    """Some value that the schema may accept."""
+_FOR_EXAMPLE = "(?:例如|比如|e\\.g\\.|[Ee]xamples?)\\W{0,3}[\"'`“「]([^\"'`”」]+)"
+
+
+def _example(schema: object, number: int) -> object:
+    """Some value that the schema may accept, another one for each number; first what it names."""
     match schema:
-        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+        case {"default": value} | {"const": value}:
             return value
-        case {"examples": [value, *_]} | {"minimum": value}:
-            return value
+        case {"enum": [_, *_] as values} | {"examples": [_, *_] as values}:
+            return values[number % len(values)]
+        case {"minimum": least}:
+            return least + number
         case {"type": "object", **rest}:
             parts = rest.get("properties") or {}
-            return {name: _example(parts.get(name)) for name in rest.get("required") or ()}
-        case {"type": str() as kind}:
-            return {"integer": 1, "number": 1, "boolean": False, "array": []}.get(kind, "test")
+            return {name: _example(parts.get(name), number) for name in rest.get("required") or ()}
+        case {"type": str() as kind, **rest}:
+            guesses = {"integer": 1 + number, "number": 1 + number, "boolean": False, "array": []}
+            named = not number and re.search(_FOR_EXAMPLE, str(rest.get("description")))
+            return guesses.get(kind, named[1] if named else f"test{number}")
     return "test"
 
 
 # The examination, one session after another; each stage asks and yields what it finds.
 
 
+def _last_words(log: Iterable[str]) -> str:
+    """What a log says went wrong; npm says that first, and last where to read more."""
+    lines = [*log]
+    errors = [line for line in lines if re.match(r"(?i)(?!\s).*(error|exception|fail)", line)]
+    return "它的日志：" + " / ".join(errors[:4] or lines[-1:]) if lines else ""
+
+
 def _opening(patient: Patient) -> Findings:
     """The handshake as most hosts do it today."""
-    begin, result = time.monotonic(), None
+    begin, reply = time.monotonic(), {}
     with contextlib.suppress(ServerGoneError):
-        result = patient.ask("initialize", _HELLO).get("result")
-    took = time.monotonic() - begin
+        reply = patient.ask("initialize", _HELLO)
+    took, result = time.monotonic() - begin, reply.get("result")
     if not isinstance(result, dict):
-        patient.about = None
-        yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
+        yield "start", f"它回答：{show(reply)}" if reply else _last_words(patient.log)
         return
     patient.about = result
     patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
-    if took > SLOWEST_START:
-        yield "slow", round(took)
-    if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
-        yield "version", show(result.get("protocolVersion"))
     match result:
         case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
             patient.name = name
         case _:
             yield "about", ""
+    version = str(result.get("protocolVersion"))
+    yield from _true({
+        "slow": took > SLOWEST_START and math.ceil(took),
+        "version": REVISIONS.get(version, MODERN).modern and show(version),
+    })
     yield from _nulls(result, "initialize")
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
@@ -10266,45 +10296,56 @@ def _offers(patient: Patient) -> Findings:
     """The four lists with all their pages; the tools are kept for calling."""
     offered = as_object(patient.about.get("capabilities"))
     for capability, method, key, _ in _OFFERS:
-        params, cursors = None, set()
-        for _ in range(MOST_PAGES):
-            reply = patient.ask(method, params)
+        cursor, seen = None, []
+        while not seen or isinstance(cursor, str):
+            if cursor in seen or len(seen) == MOST_PAGES:
+                yield "cursor", method
+                break
+            reply = patient.ask(method, {"cursor": cursor} if seen else None)
             result = reply.get("result")
             if not isinstance(result, dict):
                 yield "list" if capability in offered or not reply else "undeclared", method
                 break
             yield from _in_list(key, result, patient.name)
             if key == "tools" and isinstance(result.get(key), list):
-                patient.tools += result[key]
-            params = {"cursor": result.get("nextCursor")}
-            if not isinstance(params["cursor"], str):
-                break
-            if params["cursor"] in cursors:
-                yield "cursor", method
-                break
-            cursors.add(params["cursor"])
-        else:
-            yield "cursor", method
+                patient.tools = (patient.tools + result[key])[:MOST_COUNTED]
+            seen.append(cursor)
+            cursor = result.get("nextCursor")
+
+
+def _call(patient: Patient, who: str, tool: dict, arguments: object):
+    """Yields what is wrong with the reply to a call; returns why the call failed, "" if it did not.
+
+    That is no fault: a tool may refuse what it is given.
+    """
+    reply = patient.ask("tools/call", {"name": tool["name"], "arguments": arguments})
+    if not reply:
+        yield "silent", who
+    elif "error" in reply:
+        return show(reply["error"])
+    else:
+        result = as_object(reply.get("result"))
+        yield from _in_result(who, result, tool.get("outputSchema"))
+        if result.get("isError") is True:
+            return result_text(result)
+    return ""
 
 
 def _calls(patient: Patient) -> Findings:
     """Calls that do no harm: of no tool at all, and of tools that say they only read."""
-    calls = [("不存在的工具", "no_such_tool", {}, None)]
+    yield from _call(patient, "不存在的工具", {"name": "no_such_tool"}, {})
     for tool in patient.tools:
         match tool:
             case {
                 "name": name, "inputSchema": {"type": "object"} as schema,
                 "annotations": {"readOnlyHint": True},
             } if not check_schema(schema):
-                arguments = _example(schema)
-                if not validate_arguments(arguments, schema):
-                    calls.append((f"工具 {show(name)} ", name, arguments, tool.get("outputSchema")))
-    for who, name, arguments, output in calls:
-        reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
-        if not reply:
-            yield "silent", f"调用{who}"
-        elif isinstance(reply.get("result"), dict):
-            yield from _in_result(who, reply["result"], output)
+                who, reasons = f"工具 {show(name)}", set()
+                for arguments in (_example(schema, 0), _example(schema, 1)):
+                    if reasons != {""} and not validate_arguments(arguments, schema):
+                        reasons.add((yield from _call(patient, who, tool, arguments)))
+                if len(reasons) == 1 and "" not in reasons:
+                    yield "useless", f"{who} 试了几种参数都失败：{reasons.pop()}"
     if not patient.ask("no/such/method"):
         yield "unknown", ""
     if not patient.ask("initialize", _HELLO):
@@ -10316,14 +10357,14 @@ def _manners(patient: Patient) -> Findings:
     silent = []
     for name, line in WRONG_LINES.items():
         try:
-            if not patient.reaction(line):
+            if not patient.reacts(line):
                 silent.append(name)
         except McpError:
             yield "fragile", name
             return
     if silent:
         yield "wrong lines", "、".join(silent)
-    if patient.reaction(encode(notification_message("notifications/no_such"))):
+    if patient.reacts(encode(notification_message("notifications/no_such"))):
         yield "notified", ""
     patient.end_input()
     if not patient.ended(CLOSE_SECONDS):
@@ -10345,11 +10386,10 @@ def _probe(patient: Patient) -> Findings:
         return
     if not reply:
         yield "probe", ""
-    result = reply.get("result")
-    versions = result.get("supportedVersions") if isinstance(result, dict) else None
-    patient.modern = isinstance(versions, list) and MODERN.name in versions
-    if patient.modern:
-        yield from _modern_keys("server/discover", result)
+    match reply:
+        case {"result": {"supportedVersions": [*versions]} as result} if MODERN.name in versions:
+            patient.modern = True
+            yield from _modern_keys("server/discover", result)
     if "result" not in patient.ask("initialize", _HELLO):
         yield "locked" if patient.modern else "no way back", ""
 
@@ -10363,45 +10403,33 @@ def _stateless(patient: Patient) -> Findings:
         yield "stateless", ""
 
 
-_STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
-
-
-def mcp_examine(command: Sequence[str]) -> Findings:
-    """Every finding about a server, each once; it is started up to three times, as hosts do."""
-    seen: dict[tuple[str, str], None] = {}
-    patience = 3 * SLOWEST_START
-    for stages in _STAGES:
-        found: list[tuple[str, object]] = []
-        with Patient(command, patience) as patient:
-            try:
-                for stage in stages:
-                    if patient.about is not None:
-                        found += stage(patient)
-            except McpError as error:
-                found.append(("died", " ".join(str(error).split())))
-        found += _in_lines(patient.lines)
-        patience = patient.patience
-        seen |= dict.fromkeys((key, str(where)) for key, where in found)
-        if patient.about is None or _probe in stages and not patient.modern:
-            break
-    yield from seen
+def mcp_examine(command: Sequence[str]) -> dict[str, list[str]]:
+    """Keys of FAULTS, each with its places; it is started up to three times, as hosts do."""
+    with Patient(command) as patient:
+        patient.undergo(_opening)
+        if patient.about is not None:
+            patient.undergo(_offers, _calls, _manners)
+            patient.restart()
+            patient.undergo(_probe)
+        if patient.modern:
+            patient.restart()
+            patient.undergo(_stateless)
+    return {key: [*places] for key, places in [*patient.found.items()]}  # it may still be read from
 
 
 def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
     """One line for each finding, grave ones first, and a verdict."""
-    places = collections.defaultdict(list)
-    for key, where in mcp_examine(command):
-        places[key].append(where)
-    for key, found in sorted(places.items(), key=lambda item: not FAULTS[item[0]][1]):
+    found = mcp_examine(command)
+    for key in sorted(found, key=lambda key: not FAULTS[key][1]):
         what, breaks, fix = FAULTS[key]
         mark = GRAVE if breaks else "[建议]"
-        for where in found[:MOST_PLACES]:
-            line = f"{mark} {what.format(where)}"
+        for where in found[key][:MOST_PLACES]:
+            line = f"{mark} {what.format(where)}".rstrip("。")
             yield "。".join(filter(None, (line, breaks, fix))) + "。"
-        if more := found[MOST_PLACES:]:
+        if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
-    total = sum(map(len, places.values()))
-    grave = sum(len(found) for key, found in places.items() if FAULTS[key][1])
+    total = sum(map(len, found.values()))
+    grave = sum(len(found[key]) for key in found if FAULTS[key][1])
     yield f"{grave} 个问题会让主机出错，{total - grave} 条建议。" if total else SOUND
 
 
