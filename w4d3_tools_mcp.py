@@ -10436,32 +10436,31 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
 # ── Registering with a host ──
 
 
-class Host(NamedTuple):
-    """A program that starts MCP servers: the shape of its configuration, and where the file is."""
+class Host:
+    """A program that starts MCP servers: the shape of its configuration, and where the file is.
 
-    title: str
-    block: Callable[[str, list[str]], str]
-    places: tuple[tuple[str, str], ...]  # (system or scope, path)
-    hint: str
+    `places` holds (system or scope, path).
+    """
+
+    def __init__(self, title: str, block: Callable, places: Sequence[tuple[str, str]], hint: str):
+        self.title, self.block, self.places, self.hint = title, block, places, hint
 
 
-def _json_block(key: str, **extra: str) -> Callable[[str, list[str]], str]:
-    def block(command: str, arguments: list[str]) -> str:
-        entry = {**extra, "command": command, "args": arguments}
-        return json.dumps({key: {SERVER_NAME: entry}}, ensure_ascii=False, indent=2)
-
-    return block
+def _json_block(key: str, command: str, arguments: list[str], **extra: str) -> str:
+    entry = {**extra, "command": command, "args": arguments}
+    return json.dumps({key: {SERVER_NAME: entry}}, ensure_ascii=False, indent=2)
 
 
 def _toml_block(command: str, arguments: list[str]) -> str:
-    """A JSON string is also a TOML basic string: the escapes are the same."""
-    listed = ", ".join(json_text(argument) for argument in arguments)
-    return f"[mcp_servers.{SERVER_NAME}]\ncommand = {json_text(command)}\nargs = [{listed}]"
+    """A JSON string is also a TOML basic string, and a list of them a TOML array."""
+    text, listed = json_text(command), json_text(arguments)
+    return f"[mcp_servers.{SERVER_NAME}]\ncommand = {text}\nargs = {listed}"
 
 
+_IN_HOME = "Windows 上 ~ 是 %USERPROFILE%。"
 HOSTS = {
     "claude": Host(
-        "Claude Desktop", _json_block("mcpServers"),
+        "Claude Desktop", functools.partial(_json_block, "mcpServers"),
         (
             ("macOS", "~/Library/Application Support/Claude/claude_desktop_config.json"),
             ("Windows", r"%APPDATA%\Claude\claude_desktop_config.json"),
@@ -10470,12 +10469,12 @@ HOSTS = {
         "改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
     ),
     "cursor": Host(
-        "Cursor", _json_block("mcpServers"),
+        "Cursor", functools.partial(_json_block, "mcpServers"),
         (("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
-        "Windows 上 ~ 是 %USERPROFILE%。",
+        _IN_HOME,
     ),
     "vscode": Host(
-        "VS Code", _json_block("servers", type="stdio"),
+        "VS Code", functools.partial(_json_block, "servers", type="stdio"),
         (
             ("一个工作区", ".vscode/mcp.json"),
             ("macOS", "~/Library/Application Support/Code/User/mcp.json"),
@@ -10487,16 +10486,16 @@ HOSTS = {
     "codex": Host(
         "Codex", _toml_block,
         (("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
-        "Windows 上 ~ 是 %USERPROFILE%。",
+        _IN_HOME,
     ),
 }
 
 
-def mcp_config_text(host: Host, command: Sequence[str], style: Style) -> list[str]:
+def mcp_config_text(host: Host, command: Sequence[str], style: Style) -> tuple[str, str, str]:
     """For one host: a title, the block, ready to paste, and where it goes."""
-    places = ["  " + line for line in table(host.places)]
-    block = host.block(command[0], list(command[1:]))
-    return [heading(host.title, style), block, "\n写进这个文件：", *places, host.hint]
+    places = "".join(f"\n  {line}" for line in table(host.places))
+    block = host.block(command[0], [*command[1:]])
+    return heading(host.title, style), block, f"\n写进这个文件：{places}\n{host.hint}"
 
 
 def claude_config_path() -> str:
@@ -10508,12 +10507,12 @@ def claude_config_path() -> str:
 def _merged(text: str, block: dict, path: str) -> dict:
     try:
         config = json.loads(text) if text.strip() else {}
+        config.setdefault("mcpServers", {}).update(block["mcpServers"])
     except ValueError as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
-    servers = config.get("mcpServers", {}) if isinstance(config, dict) else None
-    if not isinstance(servers, dict):
-        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它")
-    return config | {"mcpServers": servers | block["mcpServers"]}
+    except AttributeError:
+        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
+    return config
 
 
 def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
@@ -10523,26 +10522,27 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
-    old = ""
+    old, draft = "", f"{path}.new"
     if os.path.exists(path):
         with open(path, encoding="utf-8-sig") as file:
             old = file.read()
-    block = json.loads(HOSTS["claude"].block(command[0], list(command[1:])))
+    block = json.loads(HOSTS["claude"].block(command[0], [*command[1:]]))
     new = json.dumps(_merged(old, block, path), ensure_ascii=False, indent=2) + "\n"
     if old == new:
         yield f"已经登记过了，没有改动：{path}"
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(draft, "w", encoding="utf-8", newline="\n") as file:
+        file.write(new)
     if old:
         names = (f"{path}.bak{number or ''}" for number in itertools.count())
         backup = next(name for name in names if not os.path.exists(name))
         shutil.copy2(path, backup)
+        shutil.copymode(path, draft)  # it may hold keys, for its owner alone
         yield f"原来的文件备份在 {backup}"
-    draft = f"{path}.new"
-    with open(draft, "w", encoding="utf-8", newline="\n") as file:
-        file.write(new)
     os.replace(draft, path)  # at once: a crash leaves the old file or the new one
     yield f"已写入 {path}，请完全退出再打开 Claude Desktop。"
+
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -10552,11 +10552,11 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
 # text; `main` prints them and turns every failure into one line and an exit code.
 
 DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
-WIDEST = 120  # columns; longer lines are hard to read
-NARROWEST = 30
+NARROWEST, WIDEST = 30, 120  # columns; longer lines are hard to read
 PIPED_WIDTH = 80  # columns when the output is no terminal
 IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
 PRINTED = 1_000_000  # characters that user code may print
+ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
 _FUNCTIONS = (types.FunctionType, types.MethodType, type(functools.cache(len)))
 
 
@@ -10564,31 +10564,88 @@ class UsageError(Exception):
     """The command line is wrong; the message says what to do. Exit code 2."""
 
 
+# --- output ---
+
+
+class _OutputError(Exception):
+    """Standard output takes nothing more. Exit code 1."""
+
+
+def _writer(stream) -> Callable[[str], None]:
+    """Writes text at once. When stderr takes no more there is nobody to tell."""
+    def write(text: str) -> None:
+        if stream.isatty():  # \r is our own: it counts the seconds
+            text = "\r".join(map(printable, text.split("\r")))
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:
+            # Python flushes it again at the end: let that go nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if stream is sys.stderr:
+                return
+            if isinstance(error, BrokenPipeError):  # the reader has seen enough: `… | head`
+                raise SystemExit(0) from None
+            raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+
+    return write
+
+
+def _complain(text: str) -> None:
+    _writer(sys.stderr)(text + "\n")
+
+
+def _spell_out(stream, how: str) -> None:
+    """A GBK console must not crash on a rare character."""
+    with contextlib.suppress(AttributeError):  # no text file, as in a notebook
+        stream.reconfigure(errors=how)
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def screen_style(stream) -> Style:
+    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
+    terminal, wanted = stream.isatty(), os.environ.get("COLUMNS", "")[:9]
+    width = int(wanted) if wanted.isdecimal() else 0
+    if terminal and not width:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if colour and os.name == "nt":
+        os.system("")  # switches a Windows console to understanding colour codes
+    return Style(max(NARROWEST, min(width or PIPED_WIDTH, WIDEST)), colour)
+
+
 # --- the user's own tools and notes ---
 
 
-class _OwnStdout:
-    """sys.stdout for our main thread alone: what user code prints, or its child, is stderr's."""
+class _UserOutput(io.TextIOWrapper):
+    """What user code prints: it goes to stderr, but not without end."""
 
-    def __init__(self):
-        self._stream, self._printed = sys.stdout, 0
-        with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
-            shared = sys.stdout.fileno()
-            self._stream = open(  # noqa: SIM115 - open as long as we are
-                os.dup(shared), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors,
-            )
-            os.dup2(sys.stderr.fileno(), shared)
+    printed = 0
 
-    def __getattr__(self, name: str):
-        if threading.current_thread() is threading.main_thread():
-            return getattr(self._stream, name)
-        return {"write": self._write, "close": bool}.get(name) or getattr(sys.stderr, name)
-
-    def _write(self, text: str) -> int:
-        self._printed += len(text)
-        if self._printed > PRINTED:
+    def write(self, text: str) -> int:
+        self.printed += len(text)
+        if self.printed > PRINTED:
             raise RuntimeError(f"打印了超过 {PRINTED:,} 个字符")
-        return sys.stderr.write(text)
+        return super().write(text)
+
+
+def _keep_stdout() -> None:
+    """Make standard output ours alone: what user code prints, or its child, goes to stderr."""
+    ours = sys.stdout
+    with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a notebook
+        like = {"encoding": ours.encoding, "errors": ours.errors, "write_through": True}
+        kept, theirs = os.dup(ours.fileno()), os.dup(sys.stderr.fileno())
+        sys.__stdout__ = io.TextIOWrapper(open(kept, "wb", 0), **like)  # noqa: SIM115 - for good
+        sys.stdout = _UserOutput(open(theirs, "wb", 0), **like)  # noqa: SIM115 - for good
+        os.dup2(theirs, ours.fileno())
+
+
+def _stdout():
+    return sys.__stdout__ if isinstance(sys.stdout, _UserOutput) else sys.stdout
 
 
 def _failure_of(work: Callable[[], None], seconds: float) -> BaseException | None:
@@ -10678,45 +10735,7 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
         raise UsageError(f"--tools：{path} 里没有公开的函数：{rules}")
 
 
-def _silence(stream) -> None:
-    """Let a stream that failed write to nowhere: Python flushes it again at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _writer(stream) -> Callable[[str], None]:
-    """Writes text at once. When stderr takes no more there is nobody to tell."""
-    def write(text: str) -> None:
-        if stream.isatty():  # \r is our own: it counts the seconds
-            text = "\r".join(map(printable, text.split("\r")))
-        try:
-            stream.write(text)
-            stream.flush()
-        except OSError:
-            _silence(stream)
-            if stream is not sys.stderr:
-                raise
-
-    return write
-
-
-def _complain(text: str) -> None:
-    _writer(sys.stderr)(text + "\n")
-
-
-def _check_paths(args) -> None:
-    """Raise UsageError for a --tools file or a --notes folder that cannot be read."""
-    for path in args.tools or ():
-        if os.path.isdir(path):
-            raise UsageError(f"--tools {said(path)}：这是文件夹，请写出里面的 .py 文件")
-        if not path.endswith(".py") or not os.path.isfile(path):
-            reason = "不是 Python 文件（.py）" if os.path.exists(path) else "没有这个文件"
-            raise UsageError(f"--tools {said(path)}：{reason}")
-    if args.notes and not (os.path.isdir(args.notes) and os.access(args.notes, os.R_OK | os.X_OK)):
-        reason = "没有权限读" if os.path.isdir(args.notes) else "没有这个文件夹"
-        raise UsageError(f"--notes {said(args.notes)}：{reason}")
-
-
-def chosen_notes(args, **options: Any) -> NotesIndex:
+def chosen_notes(args) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
     def progress(done: int, total: int) -> None:
         if total > PROGRESS_STEP:  # fewer files take no time
@@ -10725,7 +10744,7 @@ def chosen_notes(args, **options: Any) -> NotesIndex:
     if not args.notes:
         return NotesIndex(NOTES_FOLDER)
     cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
-    return LargeNotesIndex(args.notes, cache, progress=progress, **options)
+    return LargeNotesIndex(args.notes, cache, progress=progress)
 
 
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
@@ -10742,7 +10761,7 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
             raise UsageError(f"--notes {said(args.notes)}：{error}") from error
     registry = built_in_tools(notes)
     if args.tools and sys.stdout is not sys.stderr:  # as the server has it
-        sys.stdout = _OwnStdout()
+        _keep_stdout()
     for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
         add_user_tools(registry, path)
     return registry
@@ -10754,7 +10773,7 @@ def _tell_missing_notes(args) -> None:
         _complain("注意：脚本旁边没有 notes 文件夹，查不到讲义；请一起复制来，或加 --notes DIR")
 
 
-def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
+def _pick_tools(registry: ToolRegistry, names: Iterable[str]) -> ToolRegistry:
     for name in names:
         if name not in registry:
             near = closest(name, registry.names)
@@ -10763,8 +10782,7 @@ def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
     return registry.subset(dict.fromkeys(names)) if names else registry
 
 
-def _pretty(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+# --- commands without a model: each takes the flags and yields lines ---
 
 
 def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Iterator[str]:
@@ -10807,21 +10825,7 @@ def run_call(args, style: Style) -> Iterator[str]:
 def run_router_demo(args, style: Style) -> Iterator[str]:
     """--router-demo: how a request is routed among the 40 tools of the catalogue."""
     query = args.router_demo if isinstance(args.router_demo, str) else ""
-    yield from router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
-
-
-ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
-
-
-def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
-    """What --ask offers a model: all tools while they are few, else those that fit the question.
-
-    With search_tools among them, so that what routing misses is one call away.
-    """
-    if args.no_route or (args.route is None and len(registry) <= ROUTE_ABOVE):
-        return registry
-    k = args.route or ROUTED_TO
-    return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
+    return router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
 
 
 SCENARIO_NUMBERS = [str(number) for number, _ in enumerate(SCENARIOS, 1)]
@@ -10834,7 +10838,7 @@ def run_demo(args, style: Style) -> Iterator[str]:
     tools = chosen_tools(args)
     if args.json:
         runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
-        yield _pretty(runs[0] if len(runs) == 1 else runs)
+        yield _pretty(runs if runs[1:] else runs[0])
         return
     for number in numbers:
         yield from demo_text(number, tools, style)
@@ -10865,40 +10869,48 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
     """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
-    *findings, verdict = mcp_doctor_text(args.rest or our_server(args))
-    yield from findings
-    yield verdict
-    if any(line.startswith(GRAVE) for line in findings):
+    lines = [*mcp_doctor_text(args.rest or our_server(args))]
+    yield from lines
+    if any(line.startswith(GRAVE) for line in lines):
         raise SystemExit(1)
 
 
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
     _tell_missing_notes(args)
+    chosen, command = args.mcp_config, our_server(args)
     if args.write:
-        if args.mcp_config != "claude":
+        if chosen != "claude":
             raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
-        yield from write_claude_config(claude_config_path(), our_server(args))
-        return
-    if host := HOSTS.get(args.mcp_config):  # stdout is the file: the block and nothing else
-        title, block, *where = mcp_config_text(host, our_server(args), style)
+        yield from write_claude_config(claude_config_path(), command)
+    elif chosen in HOSTS:  # stdout is the file: the block and nothing else
+        title, block, where = mcp_config_text(HOSTS[chosen], command, style)
         _complain(title)
         yield block
-        _complain("\n".join(where))
-        return
-    for host in HOSTS.values():
-        yield from mcp_config_text(host, our_server(args), style)
-        yield ""
+        _complain(where)
+    else:
+        for host in HOSTS.values():
+            yield from (*mcp_config_text(host, command, style), "")
 
 
-def _is_whole(text: str) -> bool:
-    return not re.search("[\ud800-\udfff]", text)
+# --- --ask and --models ---
+
+
+def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
+    """What --ask offers a model: all tools while they are few, else those that fit the question.
+
+    With search_tools among them, so that what routing misses is one call away.
+    """
+    k = args.route or ROUTED_TO
+    if args.no_route or len(registry) <= (args.route or ROUTE_ABOVE):
+        return registry
+    return with_tool_search(ToolRouter(registry), question, k=k)
 
 
 def _read_question(text: str) -> str:
     """The question itself, or standard input for "-" in the first encoding that fits."""
-    if text != "-":
-        return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
+    if text != "-":  # in a locale without UTF-8 its bytes come as half characters
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if sys.stdin.isatty():
         _complain("请输入问题，写完按 Ctrl-D（Windows 按 Ctrl-Z 再回车）")
     data = sys.stdin.buffer.read()
@@ -10907,20 +10919,6 @@ def _read_question(text: str) -> str:
         with contextlib.suppress(UnicodeDecodeError, LookupError):
             return data.decode(encoding)
     return data.decode("utf-8", "replace")
-
-
-def _setting(text: str) -> tuple[str, object]:
-    """(key, value) of -o KEY=VALUE; the value is JSON where it is JSON, else text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
-    with contextlib.suppress(ValueError, RecursionError):
-        parsed = json.loads(value)
-        json.dumps(parsed, allow_nan=False)  # NaN stays a word
-        return key, parsed
-    if value[:1] in ("[", "{", '"'):
-        raise UsageError(f"-o {key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
-    return key, value
 
 
 def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
@@ -10933,20 +10931,19 @@ def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
 def _only_model(model: HttpModel) -> str:
     """The one model that the server lists. Raises UsageError with the list when it has several."""
     names = model.models()
-    if len(names) == 1:
-        return names[0]
     if not names:
         raise UsageError(
             "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
         )
-    raise UsageError("请用 --model 选一个模型：\n" + "\n".join(f"  {name}" for name in names))
+    if names[1:]:
+        raise UsageError("\n  ".join(["请用 --model 选一个模型：", *names]))
+    return names[0]
 
 
 def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
     kind, name = BACKENDS[args.backend], (args.model or "").strip()
-    options = dict(map(_setting, args.o or ()))
-    settings = Settings(name, options, args.max_tokens, not args.no_stream)
+    settings = Settings(name, dict(args.o or ()), args.max_tokens, not args.no_stream)
     if kind is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
@@ -10961,7 +10958,7 @@ def _connect(args, notice: Callable[[str], None]):
 
 def run_models(args, style: Style) -> Iterator[str]:
     """--models: the names of the models that the server offers, one a line."""
-    if args.backend not in BACKENDS or args.backend == "transformers":
+    if args.backend in ("mock", "transformers"):
         raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
     yield from _connect(args, _complain).models()
 
@@ -11012,8 +11009,7 @@ def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> 
             "answer": end.text, "reason": end.reason, "turns": end.turns,
             "usage": end.usage._asdict(), "messages": messages,
         }
-        error = {"error": str(failure) or "用户中断"} if failure else {}
-        yield _pretty({**run, **error})
+        yield _pretty({**run, **({"error": str(failure) or "用户中断"} if failure else {})})
     elif end.text and screen.shown.strip() != end.text.strip():
         yield end.text
     if failure:
@@ -11024,22 +11020,6 @@ def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> 
         raise BackendError(f"{STOP_REASONS[end.reason]}；{_WHAT_NEXT[end.reason]}")
 
 
-def screen_style(stream) -> Style:
-    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
-    terminal = stream.isatty()
-    wanted = os.environ.get("COLUMNS", "")
-    width = PIPED_WIDTH
-    if wanted.isdecimal() and int(wanted[:9]) > 0:
-        width = int(wanted[:9])
-    elif terminal:
-        with contextlib.suppress(OSError):
-            width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if colour and os.name == "nt":
-        os.system("")  # switches a Windows console to understanding colour codes
-    return Style(max(NARROWEST, min(width, WIDEST)), bool(colour))
-
-
 def run_ask(args, style: Style) -> Iterator[str]:
     """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
     question = _read_question(args.ask).strip()
@@ -11047,16 +11027,17 @@ def run_ask(args, style: Style) -> Iterator[str]:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
     if args.trace_args and not args.trace:
         raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
-    both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
-    screen = LiveScreen(
-        _writer(sys.stderr), screen_style(sys.stderr),
-        level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_writer(sys.stdout) if both else None,
-    )
     registry = chosen_tools(args)
     registry.coerce = True  # real models write "4096" for 4096; each repair is shown
     tools = routed_tools(registry, question, args)
     choice = _wanted_choice(args.tool_choice, tools)
+    terminal = sys.stderr.isatty()
+    both = terminal and _stdout().isatty() and not (args.json or args.q)
+    screen = LiveScreen(
+        _writer(sys.stderr), screen_style(sys.stderr),
+        level=QUIET if args.q else FULL if args.v else NORMAL,
+        terminal=terminal, answer=_writer(_stdout()) if both else None,
+    )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     messages = opening(question)
@@ -11095,7 +11076,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
 
 # --- the tables ---
 
-# A reader turns the text after an option into its value, or raises UsageError with what is wrong.
+# A reader turns the text after a flag into its value, or raises UsageError with what is wrong.
 
 
 def _not_blank(text: str) -> str:
@@ -11123,108 +11104,147 @@ def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
     return read
 
 
-class Command(NamedTuple):
-    """One thing the program does. `run` takes the parsed flags and yields lines for stdout.
+def _tools_file(text: str) -> str:
+    reason = "不是 Python 文件（.py）"
+    if os.path.isdir(text):
+        reason = "这是文件夹，请写出里面的 .py 文件"
+    elif _not_blank(text).endswith(".py") and os.path.isfile(text):
+        return text
+    elif not os.path.exists(text):
+        reason = "没有这个文件"
+    raise UsageError(f"{said(text)}：{reason}")
 
-    The metavar says how many words it takes: "N" one, "[N]" at most one, "[N …]" any number,
-    "" and "[-- COMMAND …]" none.
+
+def _notes_folder(text: str) -> str:
+    if not os.path.isdir(_not_blank(text)):
+        raise UsageError(f"{said(text)}：没有这个文件夹")
+    if not os.access(text, os.R_OK | os.X_OK):
+        raise UsageError(f"{said(text)}：没有权限读")
+    return text
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """(key, value) of KEY=VALUE; the value is JSON where it is JSON, else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {said(text)}")
+    with contextlib.suppress(ValueError, RecursionError):
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)  # NaN stays a word
+        return key, parsed
+    if value[:1] in ("[", "{", '"'):
+        raise UsageError(f"{key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
+    return key, value
+
+
+class Flag:
+    """A command, which has `run`, or an option of the `commands` it shapes.
+
+    `run` takes the parsed flags and yields lines for stdout; `read` takes one word; with `many` the
+    value is a list. A metavar in brackets may be left out. Without one the flag is a switch, and so
+    it is with `-- COMMAND …`, which is not ours to read.
     """
 
-    flag: str
-    metavar: str
-    help: str
-    run: Callable[[object, Style], Iterator[str]]
-    read: Callable[[str], object] = str  # of one word
-
-
-class Option(NamedTuple):
-    """A flag that shapes commands, namely `commands`. Without a metavar it is a switch."""
-
-    flag: str
-    metavar: str
-    help: str
-    commands: tuple[str, ...]
-    read: Callable[[str], object] = _not_blank
-    default: object = None
-    many: bool = False  # may be given several times; the value is a list
+    def __init__(
+        self, flag: str, metavar: str, help: str, commands: tuple[str, ...] = (),
+        read: Callable[[str], object] = _not_blank, default: object = None, *, many: bool = False,
+        run: Callable[[object, Style], Iterator[str]] | None = None,
+    ):
+        self.flag, self.metavar, self.help = flag, metavar, help
+        self.commands, self.read, self.default, self.many = commands, read, default, many
+        self.run, self.is_switch = run, not metavar or "--" in metavar
 
 
 COMMANDS = (
-    Command(
+    Flag(
         "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
-        run_demo, _one_of(SCENARIO_NUMBERS),
+        read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True,
     ),
-    Command(
+    Flag(
         "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-        run_router_demo,
+        read=str, run=run_router_demo,
     ),
-    Command(
-        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成", run_schema,
+    Flag(
+        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
+        read=str, run=run_schema, many=True,
     ),
-    Command("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run_call),
-    Command(
+    Flag(
+        "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
+        read=str, run=run_call, many=True,
+    ),
+    Flag(
         "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
-        run_mcp_demo,
+        run=run_mcp_demo,
     ),
-    Command(
+    Flag(
         "--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
-        run_mcp_doctor,
+        run=run_mcp_doctor,
     ),
-    Command("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run_mcp_server),
-    Command(
+    Flag("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run=run_mcp_server),
+    Flag(
         "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
-        run_mcp_config, _one_of(("all", *HOSTS)),
+        read=_one_of(("all", *HOSTS)), run=run_mcp_config,
     ),
-    Command("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask),
-    Command("--models", "", "列出服务器上的模型", run_models),
+    Flag(
+        "--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题",
+        read=str, run=run_ask,
+    ),
+    Flag("--models", "", "列出服务器上的模型", run=run_models),
 )
 TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
 MESSAGES, MODEL, ASK = ("--demo", "--mcp-demo", "--ask"), ("--ask", "--models"), ("--ask",)
 
 # In the order of --help: the most used first.
 OPTIONS = (
-    Option("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", TOOLS, many=True),
-    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS),
-    Option("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
-    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
-    Option(
+    Flag(
+        "--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次",
+        TOOLS, _tools_file, many=True,
+    ),
+    Flag("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS, _notes_folder),
+    Flag("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
+    Flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
+    Flag(
         "--base-url", "URL",
         "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,
     ),
-    Option("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
-    Option(
+    Flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
+    Flag(
         "--backend", "NAME",
         f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
         MODEL, _one_of((*BACKENDS, "mock")), "openai",
     ),
-    Option("-q", "", "安静：只显示答案和错误", ASK),
-    Option("-v", "", "详细：思考、完整的参数和结果", ASK),
-    Option("--approve", "", "每次调用前先问我", ASK),
-    Option("--system", "TEXT", "系统提示，代替默认的", ASK, str),
-    Option("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2", ASK, many=True),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
-    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
-    Option("--no-stream", "", "不用流式", ASK),
-    Option(
+    Flag("-q", "", "安静：只显示答案和错误", ASK),
+    Flag("-v", "", "详细：思考、完整的参数和结果", ASK),
+    Flag("--approve", "", "每次调用前先问我", ASK),
+    Flag("--system", "TEXT", "系统提示，代替默认的", ASK, str),
+    Flag(
+        "-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2",
+        ASK, _setting, many=True,
+    ),
+    Flag("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
+    Flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
+    Flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
+    Flag("--no-stream", "", "不用流式", ASK),
+    Flag(
         "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
         ASK, default="auto",
     ),
-    Option(
+    Flag(
         "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
         ASK, _positive(int),
     ),
-    Option("--no-route", "", "不挑，全部工具都给模型", ASK),
-    Option("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
-    Option("--trace-args", "", "同时记下参数和结果", ASK),
-    Option(
+    Flag("--no-route", "", "不挑，全部工具都给模型", ASK),
+    Flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
+    Flag("--trace-args", "", "同时记下参数和结果", ASK),
+    Flag(
         "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
         ("--schema",), _one_of(TOOL_FORMATS), "openai",
     ),
-    Option("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
-    Option("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
+    Flag("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
+    Flag("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
 CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
+ABOUT = ("-h", "--help", "--version")
 
 EXAMPLES = (
     ("--demo", "看六个场景，不联网，什么都不用装"),
@@ -11243,7 +11263,7 @@ HELP_LEFT = 26  # columns for the flags
 SIDE_BY_SIDE = 64  # on a narrower screen the explanation stands below its flag
 
 
-def _flag_lines(rows: Iterable[Command | Option], width: int) -> Iterator[str]:
+def _flag_lines(rows: Iterable[Flag], width: int) -> Iterator[str]:
     indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
@@ -11269,18 +11289,17 @@ def short_help(style: Style) -> Iterator[str]:
 def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
     width = min(style.width, HELP_WIDTH)
-    yield from itertools.islice(short_help(style), len([*short_help(style)]) - 3)
-    groups: dict[str, list[Option]] = {}
+    yield from [*short_help(style)][:-3]
+    groups: dict[str, list[Flag]] = {}
     for option in OPTIONS:
-        of_one = f"{option.commands[0]} 的选项"
-        groups.setdefault("通用选项" if len(option.commands) > 2 else of_one, []).append(option)
+        title = "通用" if len(option.commands) > 2 else f"{option.commands[0]} 的"
+        groups.setdefault(f"\n{title}选项", []).append(option)
     for title, options in groups.items():
-        yield from ("", title)
+        yield title
         yield from _flag_lines(options, width)
-    yield from ("", "例子")
+    yield "\n例子"
     for arguments, purpose in EXAMPLES:
-        yield f"  # {purpose}"
-        yield f"  python3 w4d3_tools_mcp.py {arguments}"
+        yield f"  # {purpose}\n  python3 w4d3_tools_mcp.py {arguments}"
     codes = "0 成功，1 失败，2 命令写错，130 按了 Ctrl-C"
     yield from wrap(f"\n退出码：{codes}。设 {DEBUG_VARIABLE}=1 看堆栈。", width)
 
@@ -11288,7 +11307,7 @@ def full_help(style: Style) -> Iterator[str]:
 # --- the command line → one command and its flags ---
 
 
-def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> dict[str, list[str]]:
+def _sorted_words(words: Iterable[str], rows: Mapping[str, Flag]) -> dict[str, list[str]]:
     """Flag → the texts given with it; words without a flag belong to the command before them."""
     given: dict[str, list[str]] = {}
     command, queue = None, iter(words)
@@ -11297,69 +11316,63 @@ def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> di
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                dashed = flag if flag[:1] == "-" else f"--{flag}"
-                near = closest(dashed, [*rows, "--help", "--version"])
+                near = closest(flag if flag[:1] == "-" else f"--{flag}", [*rows, *ABOUT])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
                 raise UsageError(f"不认识 {said(word)}，{hint}")
-            given[command].append(word)
-        elif isinstance(row, Command):
-            if command:
-                twice = f"{flag} 写了两次，请合成一次"
-                both = f"{command} 和 {flag} 不能同时用，请分两次运行"
-                raise UsageError(twice if command == flag else both)
-            command, given[flag] = flag, values
-        else:
-            if row.metavar and not equals:
-                values = [*itertools.islice(queue, 1)]
-                if not values or values[0].partition("=")[0] in rows:
-                    raise UsageError(f"{flag} 后面要跟一个值")
-            given[flag] = given.get(flag, []) + values
+            flag, values = command, [word]
+        elif row.run:
+            if flag in given:
+                raise UsageError(f"{flag} 写了两次，请合成一次")
+            command = flag
+        elif row.metavar and not equals:
+            values = [*itertools.islice(queue, 1)]
+            if not values or values[0].partition("=")[0] in rows:
+                raise UsageError(f"{flag} 后面要跟一个值")
+        given[flag] = given.get(flag, []) + values
     return given
 
 
-def _flag_value(row: Command | Option, words: list[str]) -> object:
+def _flag_value(row: Flag, words: list[str]) -> object:
     """What the texts given with a flag mean: a list, one value, or True for a switch."""
-    no_words = not row.metavar or "--" in row.metavar
-    many = getattr(row, "many", " " in row.metavar and not no_words)
     if not words and row.metavar[:1] not in ("", "["):
-        raise UsageError(f"{row.flag} 后面{'至少' if many else ''}要跟一个值")
-    if extra := [] if many else words[0 if no_words else 1:]:
-        hint = "后面不用写值" if no_words else "只能有一个值，有空格时请加引号"
+        raise UsageError(f"{row.flag} 后面要跟一个值")
+    if extra := [] if row.many else words[0 if row.is_switch else 1:]:
+        hint = "后面不用写值" if row.is_switch else "只能有一个值，有空格时请加引号"
         raise UsageError(f"{row.flag} {hint}，多出来的是 {said(extra[0])}")
     try:
         values = [row.read(word) for word in words]
     except UsageError as error:
         raise UsageError(f"{row.flag} {error}") from None
-    return values if many else (values or [True])[0]
+    return values if row.many else (values or [True])[0]
 
 
-def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None, object]:
+def parse_command_line(own: list[str], rest: list[str]) -> tuple[Flag | None, object]:
     """The chosen command (None: none given) and the flags as attributes. Raises UsageError.
 
     `rest` is what came after `--`: somebody else's command, not ours to read.
     """
     rows = {row.flag: row for row in (*COMMANDS, *OPTIONS)}
     given = _sorted_words(own, rows)
-    command = next((row for row in COMMANDS if row.flag in given), None)
-    takers = {row.flag: row.commands for row in OPTIONS if row.flag in given}
-    if rest:
-        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
-    for what, commands in takers.items():
-        if command is None or command.flag not in commands:
-            raise UsageError(f"{what} 要和 {' 或 '.join(commands)} 一起用")
-    for one, other in CONTRADICTIONS:
+    commands = [flag for flag in given if rows[flag].run]
+    for one, other in (*itertools.combinations(commands, 2), *CONTRADICTIONS):
         if one in given and other in given:
             raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
+    takers = {flag: rows[flag].commands for flag in given if flag not in commands}
+    if rest:
+        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
+    for what, allowed in takers.items():
+        if not {*commands} & {*allowed}:
+            raise UsageError(f"{what} 要和 {' 或 '.join(allowed)} 一起用")
     flags = types.SimpleNamespace(rest=rest)
     for flag, row in rows.items():
-        value = _flag_value(row, given[flag]) if flag in given else getattr(row, "default", None)
+        value = _flag_value(row, given[flag]) if flag in given else row.default
         setattr(flags, flag.lstrip("-").replace("-", "_"), value)
-    return command, flags
+    return rows[commands[0]] if commands else None, flags
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
     style = screen_style(sys.stdout)
-    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    own = [*itertools.takewhile(lambda word: word != "--", argv)]
     if {"-h", "--help"} & {*own}:
         yield from full_help(style)
     elif "--version" in own:
@@ -11371,35 +11384,16 @@ def _lines(argv: list[str]) -> Iterator[str]:
                 "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
                 "请去掉这个设置再运行"
             )
-        _check_paths(args)
         if args.json or args.schema is not None and not args.lint:
-            with contextlib.suppress(AttributeError):  # no text file, as in a test
-                sys.stdout.reconfigure(errors="json_escapes")
+            _spell_out(sys.stdout, "json_escapes")
         yield from command.run(args, style) if command else short_help(style)
 
 
-# --- output and failure ---
-
-
-class _OutputError(Exception):
-    """Standard output takes nothing more. Exit code 1."""
-
-
-def _put(line: str) -> None:
-    try:
-        print(printable(line) if sys.stdout.isatty() else line, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+# --- failure ---
 
 
 def _failed(error: Exception) -> int:
     """Tell the user what went wrong, in one sentence; returns the exit code."""
-    if isinstance(error, (BrokenPipeError, _OutputError)):
-        _silence(sys.stdout)
-    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… --schema | head`
-        return 0
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
         import traceback
 
@@ -11408,8 +11402,8 @@ def _failed(error: Exception) -> int:
         _complain(str(error))
         return 2
     known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
-    reason = str(error) if known else error_text(error)
-    _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
+    reason = str(error) if known else f"{error_text(error)}（设 {DEBUG_VARIABLE}=1 可看堆栈）"
+    _complain(f"没有完成：{reason}")
     return 1
 
 
@@ -11421,9 +11415,8 @@ def _open_streams() -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - for good
-    for stream in (sys.stdout, sys.stderr):  # a GBK console must not crash on a rare character
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="typed_instead")
+    _spell_out(sys.stdout, "typed_instead")
+    _spell_out(sys.stderr, "typed_instead")
     if closed:
         raise _OutputError("标准输出是关着的，结果没有地方显示")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -11436,11 +11429,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _open_streams()
         for line in _lines(sys.argv[1:] if argv is None else argv):
-            _put(line)
+            out = _stdout()
+            _writer(out)((printable(line) if out.isatty() else line) + "\n")
         return 0
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # a command whose lines have said all
+    except SystemExit as end:  # what was to be said has been said
         return end.code
     except Exception as error:
         return _failed(error)
