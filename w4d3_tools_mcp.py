@@ -9977,7 +9977,7 @@ SLOWEST_START = 10.0  # seconds until Codex gives up
 MOST_PLACES = 5  # shown of one fault: a server may have hundreds of tools, or log to its output
 MOST_COUNTED = 1000  # places of one fault, and tools to call: a server may write without end
 MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
-GRAVE = "[问题]"  # in front of a finding that breaks a host
+GRAVE, ADVICE = "[问题]", "[建议]"  # in front of a finding that breaks a host, or none
 
 # key | what is wrong | which host it breaks and how (nothing: then it is advice) | what to do
 _FAULT_ROWS = r"""
@@ -10419,31 +10419,21 @@ def mcp_examine(command: Sequence[str]) -> dict[str, list[str]]:
 
 def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
     """One line for each finding, grave ones first, and a verdict."""
-    found = mcp_examine(command)
+    found, counts = mcp_examine(command), collections.Counter()
     for key in sorted(found, key=lambda key: not FAULTS[key][1]):
-        what, breaks, fix = FAULTS[key]
-        mark = GRAVE if breaks else "[建议]"
+        what, *advice = FAULTS[key]
+        mark = GRAVE if advice[0] else ADVICE
+        counts[mark] += len(found[key])
         for where in found[key][:MOST_PLACES]:
-            line = f"{mark} {what.format(where)}".rstrip("。")
-            yield "。".join(filter(None, (line, breaks, fix))) + "。"
+            texts = (what.format(where).rstrip("。"), *advice)
+            yield f"{mark} " + "".join(f"{text}。" for text in texts if text)
         if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
-    total = sum(map(len, found.values()))
-    grave = sum(len(found[key]) for key in found if FAULTS[key][1])
-    yield f"{grave} 个问题会让主机出错，{total - grave} 条建议。" if total else SOUND
+    yield f"{counts[GRAVE]} 个问题会让主机出错，{counts[ADVICE]} 条建议。" if found else SOUND
+
 
 
 # ── Registering with a host ──
-
-
-class Host:
-    """A program that starts MCP servers: the shape of its configuration, and where the file is.
-
-    `places` holds (system or scope, path).
-    """
-
-    def __init__(self, title: str, block: Callable, places: Sequence[tuple[str, str]], hint: str):
-        self.title, self.block, self.places, self.hint = title, block, places, hint
 
 
 def _json_block(key: str, command: str, arguments: list[str], **extra: str) -> str:
@@ -10458,40 +10448,41 @@ def _toml_block(command: str, arguments: list[str]) -> str:
 
 
 _IN_HOME = "Windows 上 ~ 是 %USERPROFILE%。"
+# Programs that start MCP servers: the shape of their configuration, and where the file is.
 HOSTS = {
-    "claude": Host(
-        "Claude Desktop", functools.partial(_json_block, "mcpServers"),
-        (
+    "claude": types.SimpleNamespace(
+        title="Claude Desktop", block=functools.partial(_json_block, "mcpServers"),
+        places=(
             ("macOS", "~/Library/Application Support/Claude/claude_desktop_config.json"),
             ("Windows", r"%APPDATA%\Claude\claude_desktop_config.json"),
             ("Linux", "~/.config/Claude/claude_desktop_config.json"),
         ),
-        "改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
+        hint="改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
     ),
-    "cursor": Host(
-        "Cursor", functools.partial(_json_block, "mcpServers"),
-        (("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
-        _IN_HOME,
+    "cursor": types.SimpleNamespace(
+        title="Cursor", block=functools.partial(_json_block, "mcpServers"),
+        places=(("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
+        hint=_IN_HOME,
     ),
-    "vscode": Host(
-        "VS Code", functools.partial(_json_block, "servers", type="stdio"),
-        (
+    "vscode": types.SimpleNamespace(
+        title="VS Code", block=functools.partial(_json_block, "servers", type="stdio"),
+        places=(
             ("一个工作区", ".vscode/mcp.json"),
             ("macOS", "~/Library/Application Support/Code/User/mcp.json"),
             ("Windows", r"%APPDATA%\Code\User\mcp.json"),
             ("Linux", "~/.config/Code/User/mcp.json"),
         ),
-        "也可以用命令 MCP: Open User Configuration 打开。",
+        hint="也可以用命令 MCP: Open User Configuration 打开。",
     ),
-    "codex": Host(
-        "Codex", _toml_block,
-        (("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
-        _IN_HOME,
+    "codex": types.SimpleNamespace(
+        title="Codex", block=_toml_block,
+        places=(("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
+        hint=_IN_HOME,
     ),
 }
 
 
-def mcp_config_text(host: Host, command: Sequence[str], style: Style) -> tuple[str, str, str]:
+def mcp_config_text(host, command: Sequence[str], style: Style) -> tuple[str, str, str]:
     """For one host: a title, the block, ready to paste, and where it goes."""
     places = "".join(f"\n  {line}" for line in table(host.places))
     block = host.block(command[0], [*command[1:]])
@@ -10555,7 +10546,6 @@ DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
 NARROWEST, WIDEST = 30, 120  # columns; longer lines are hard to read
 PIPED_WIDTH = 80  # columns when the output is no terminal
 IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
-PRINTED = 1_000_000  # characters that user code may print
 ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
 _FUNCTIONS = (types.FunctionType, types.MethodType, type(functools.cache(len)))
 
@@ -10621,31 +10611,22 @@ def screen_style(stream) -> Style:
 # --- the user's own tools and notes ---
 
 
-class _UserOutput(io.TextIOWrapper):
-    """What user code prints: it goes to stderr, but not without end."""
+_kept: list = []  # our standard output, once the usual one has been left to user code
 
-    printed = 0
 
-    def write(self, text: str) -> int:
-        self.printed += len(text)
-        if self.printed > PRINTED:
-            raise RuntimeError(f"打印了超过 {PRINTED:,} 个字符")
-        return super().write(text)
+def _stdout():
+    return _kept[0] if _kept else sys.stdout
 
 
 def _keep_stdout() -> None:
     """Make standard output ours alone: what user code prints, or its child, goes to stderr."""
-    ours = sys.stdout
+    theirs = sys.stdout
     with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a notebook
-        like = {"encoding": ours.encoding, "errors": ours.errors, "write_through": True}
-        kept, theirs = os.dup(ours.fileno()), os.dup(sys.stderr.fileno())
-        sys.__stdout__ = io.TextIOWrapper(open(kept, "wb", 0), **like)  # noqa: SIM115 - for good
-        sys.stdout = _UserOutput(open(theirs, "wb", 0), **like)  # noqa: SIM115 - for good
-        os.dup2(theirs, ours.fileno())
-
-
-def _stdout():
-    return sys.__stdout__ if isinstance(sys.stdout, _UserOutput) else sys.stdout
+        _kept.append(open(  # noqa: SIM115 - open as long as we are
+            os.dup(theirs.fileno()), "w", encoding=theirs.encoding, errors=theirs.errors,
+        ))
+        os.dup2(sys.stderr.fileno(), theirs.fileno())
+        theirs.reconfigure(line_buffering=True)
 
 
 def _failure_of(work: Callable[[], None], seconds: float) -> BaseException | None:
@@ -10760,7 +10741,7 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
         except ToolError as error:  # nothing to read in it
             raise UsageError(f"--notes {said(args.notes)}：{error}") from error
     registry = built_in_tools(notes)
-    if args.tools and sys.stdout is not sys.stderr:  # as the server has it
+    if args.tools and not _kept and sys.stdout is not sys.stderr:  # as the server has it
         _keep_stdout()
     for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
         add_user_tools(registry, path)
@@ -11137,111 +11118,77 @@ def _setting(text: str) -> tuple[str, object]:
     return key, value
 
 
-class Flag:
+def _flag(
+    flag: str, metavar: str, help: str, commands: Sequence[str] = (),
+    read: Callable[[str], object] = _not_blank, default: object = None, *, many=False, run=None,
+):
     """A command, which has `run`, or an option of the `commands` it shapes.
 
-    `run` takes the parsed flags and yields lines for stdout; `read` takes one word; with `many` the
-    value is a list. A metavar in brackets may be left out. Without one the flag is a switch, and so
-    it is with `-- COMMAND …`, which is not ours to read.
+    `run` takes the parsed flags and a Style, and gives lines for stdout; `read` takes one word;
+    with `many` the value is a list. A metavar in brackets may be left out. Without one the flag is
+    a switch, and so it is with `-- COMMAND …`, which is not ours to read.
     """
-
-    def __init__(
-        self, flag: str, metavar: str, help: str, commands: tuple[str, ...] = (),
-        read: Callable[[str], object] = _not_blank, default: object = None, *, many: bool = False,
-        run: Callable[[object, Style], Iterator[str]] | None = None,
-    ):
-        self.flag, self.metavar, self.help = flag, metavar, help
-        self.commands, self.read, self.default, self.many = commands, read, default, many
-        self.run, self.is_switch = run, not metavar or "--" in metavar
+    return types.SimpleNamespace(is_switch=not metavar or "--" in metavar, **locals())
 
 
 COMMANDS = (
-    Flag(
-        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
-        read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True,
-    ),
-    Flag(
-        "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-        read=str, run=run_router_demo,
-    ),
-    Flag(
-        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
-        read=str, run=run_schema, many=True,
-    ),
-    Flag(
-        "--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
-        read=str, run=run_call, many=True,
-    ),
-    Flag(
-        "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
-        run=run_mcp_demo,
-    ),
-    Flag(
-        "--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
-        run=run_mcp_doctor,
-    ),
-    Flag("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run=run_mcp_server),
-    Flag(
-        "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
-        read=_one_of(("all", *HOSTS)), run=run_mcp_config,
-    ),
-    Flag(
-        "--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题",
-        read=str, run=run_ask,
-    ),
-    Flag("--models", "", "列出服务器上的模型", run=run_models),
+    _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
+          read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
+    _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
+          read=str, run=run_router_demo),
+    _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
+          read=str, run=run_schema, many=True),
+    _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
+          read=str, run=run_call, many=True),
+    _flag("--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
+          run=run_mcp_demo),
+    _flag("--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
+          run=run_mcp_doctor),
+    _flag("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run=run_mcp_server),
+    _flag("--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
+          read=_one_of(("all", *HOSTS)), run=run_mcp_config),
+    _flag("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题",
+          read=str, run=run_ask),
+    _flag("--models", "", "列出服务器上的模型", run=run_models),
 )
 TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
 MESSAGES, MODEL, ASK = ("--demo", "--mcp-demo", "--ask"), ("--ask", "--models"), ("--ask",)
 
 # In the order of --help: the most used first.
 OPTIONS = (
-    Flag(
-        "--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次",
-        TOOLS, _tools_file, many=True,
-    ),
-    Flag("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS, _notes_folder),
-    Flag("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
-    Flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
-    Flag(
-        "--base-url", "URL",
-        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,
-    ),
-    Flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
-    Flag(
-        "--backend", "NAME",
-        f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
-        MODEL, _one_of((*BACKENDS, "mock")), "openai",
-    ),
-    Flag("-q", "", "安静：只显示答案和错误", ASK),
-    Flag("-v", "", "详细：思考、完整的参数和结果", ASK),
-    Flag("--approve", "", "每次调用前先问我", ASK),
-    Flag("--system", "TEXT", "系统提示，代替默认的", ASK, str),
-    Flag(
-        "-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2",
-        ASK, _setting, many=True,
-    ),
-    Flag("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
-    Flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
-    Flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
-    Flag("--no-stream", "", "不用流式", ASK),
-    Flag(
-        "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
-        ASK, default="auto",
-    ),
-    Flag(
-        "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
-        ASK, _positive(int),
-    ),
-    Flag("--no-route", "", "不挑，全部工具都给模型", ASK),
-    Flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
-    Flag("--trace-args", "", "同时记下参数和结果", ASK),
-    Flag(
-        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
-        ("--schema",), _one_of(TOOL_FORMATS), "openai",
-    ),
-    Flag("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
-    Flag("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
+    _flag("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次",
+          TOOLS, _tools_file, many=True),
+    _flag("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS, _notes_folder),
+    _flag("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
+    _flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
+    _flag("--base-url", "URL",
+          "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
+    _flag("--backend", "NAME",
+          f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
+          MODEL, _one_of((*BACKENDS, "mock")), "openai"),
+    _flag("-q", "", "安静：只显示答案和错误", ASK),
+    _flag("-v", "", "详细：思考、完整的参数和结果", ASK),
+    _flag("--approve", "", "每次调用前先问我", ASK),
+    _flag("--system", "TEXT", "系统提示，代替默认的", ASK, str),
+    _flag("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2",
+          ASK, _setting, many=True),
+    _flag("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
+    _flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
+    _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
+    _flag("--no-stream", "", "不用流式", ASK),
+    _flag("--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+          ASK, default="auto"),
+    _flag("--route", "K",
+          f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
+          ASK, _positive(int)),
+    _flag("--no-route", "", "不挑，全部工具都给模型", ASK),
+    _flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
+    _flag("--trace-args", "", "同时记下参数和结果", ASK),
+    _flag("--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
+          ("--schema",), _one_of(TOOL_FORMATS), "openai"),
+    _flag("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
+    _flag("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
 CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
 ABOUT = ("-h", "--help", "--version")
@@ -11263,7 +11210,7 @@ HELP_LEFT = 26  # columns for the flags
 SIDE_BY_SIDE = 64  # on a narrower screen the explanation stands below its flag
 
 
-def _flag_lines(rows: Iterable[Flag], width: int) -> Iterator[str]:
+def _flag_lines(rows: Iterable, width: int) -> Iterator[str]:
     indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
@@ -11290,12 +11237,10 @@ def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
     width = min(style.width, HELP_WIDTH)
     yield from [*short_help(style)][:-3]
-    groups: dict[str, list[Flag]] = {}
-    for option in OPTIONS:
-        title = "通用" if len(option.commands) > 2 else f"{option.commands[0]} 的"
-        groups.setdefault(f"\n{title}选项", []).append(option)
-    for title, options in groups.items():
-        yield title
+    for whose, options in itertools.groupby(
+        OPTIONS, lambda row: "通用" if len(row.commands) > 2 else f"{row.commands[0]} 的",
+    ):
+        yield f"\n{whose}选项"
         yield from _flag_lines(options, width)
     yield "\n例子"
     for arguments, purpose in EXAMPLES:
@@ -11307,7 +11252,7 @@ def full_help(style: Style) -> Iterator[str]:
 # --- the command line → one command and its flags ---
 
 
-def _sorted_words(words: Iterable[str], rows: Mapping[str, Flag]) -> dict[str, list[str]]:
+def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
     """Flag → the texts given with it; words without a flag belong to the command before them."""
     given: dict[str, list[str]] = {}
     command, queue = None, iter(words)
@@ -11332,7 +11277,7 @@ def _sorted_words(words: Iterable[str], rows: Mapping[str, Flag]) -> dict[str, l
     return given
 
 
-def _flag_value(row: Flag, words: list[str]) -> object:
+def _flag_value(row, words: list[str]) -> object:
     """What the texts given with a flag mean: a list, one value, or True for a switch."""
     if not words and row.metavar[:1] not in ("", "["):
         raise UsageError(f"{row.flag} 后面要跟一个值")
@@ -11346,7 +11291,7 @@ def _flag_value(row: Flag, words: list[str]) -> object:
     return values if row.many else (values or [True])[0]
 
 
-def parse_command_line(own: list[str], rest: list[str]) -> tuple[Flag | None, object]:
+def parse_command_line(own: list[str], rest: list[str]) -> tuple:
     """The chosen command (None: none given) and the flags as attributes. Raises UsageError.
 
     `rest` is what came after `--`: somebody else's command, not ours to read.

@@ -340,7 +340,7 @@ def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):
     code = (
         "import sys, w4d3_tools_mcp as p\n"
         "def broken(args, style): raise RuntimeError('inside /home/me/x/y.py')\n"
-        "p.COMMANDS = (p.Flag('--demo', '[N …]', '', run=broken),)\n"
+        "p.COMMANDS = (p._flag('--demo', '[N …]', '', run=broken),)\n"
         "sys.exit(p.main(['--demo']))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONUTF8": "1"}
@@ -433,7 +433,6 @@ BAD = "def f(n: int):\n    '''说明，返回 n。'''\n"
         ("exit()", "SystemExit"),
         ("raise BaseException('no')", "BaseException: no"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("while True: print('x' * 1000)", "打印了超过"),
         (f"{BAD}f.__wrapped__ = f", "第 1 行"),
         (f"{BAD}f.tool = 5", "第 1 行"),
         (f"{BAD}f.tool = {{'colour': 1}}", "第 1 行"),
