@@ -10219,17 +10219,18 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
     content, value = result.get("content"), result.get("structuredContent")
-    kinds = {"text", "image", "audio", "resource", "resource_link"}
-    if not isinstance(content, list):
-        yield "content", who
-    elif not all(isinstance(block, dict) and block.get("type") in kinds for block in content):
-        yield "block", who
-    elif len(result_text(result)) > 1_000_000:
-        yield "too much", who
-    if isinstance(output, dict) and result.get("isError") is not True:
-        checkable = not check_schema(output)
-        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
-            yield "output", who
+    kinds = ("text", "image", "audio", "resource", "resource_link")
+    promised = isinstance(output, dict) and result.get("isError") is not True
+    yield from _true({
+        "content": not isinstance(content, list),
+        "block": isinstance(content, list)
+        and not all(as_object(block).get("type") in kinds for block in content),
+        "too much": len(result_text(result)) > 1_000_000,
+        "output": promised and (
+            not isinstance(value, dict) or not check_schema(output)
+            and validate_arguments(value, output)
+        ),
+    }, who)
 
 
 _FOR_EXAMPLE = "(?:例如|比如|e\\.g\\.|[Ee]xamples?)\\W{0,3}[\"'`“「]([^\"'`”」]+)"
@@ -10561,28 +10562,31 @@ class _OutputError(Exception):
     """Standard output takes nothing more. Exit code 1."""
 
 
-def _writer(stream) -> Callable[[str], None]:
-    """Writes text at once. When stderr takes no more there is nobody to tell."""
+def _writer(stream, failed: Callable[[OSError], None] | None = None) -> Callable[[str], None]:
+    """Writes text at once. Where the stream takes no more, that is told once, if to anybody."""
     def write(text: str) -> None:
         if stream.isatty():  # \r is our own: it counts the seconds
             text = "\r".join(map(printable, text.split("\r")))
         try:
             stream.write(text)
             stream.flush()
-        except OSError as error:
-            # Python flushes it again at the end: let that go nowhere.
+        except OSError as error:  # Python flushes it again at the end: let that go nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            if stream is sys.stderr:
-                return
-            if isinstance(error, BrokenPipeError):  # the reader has seen enough: `… | head`
-                raise SystemExit(0) from None
-            raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+            if failed:
+                failed(error)
 
     return write
 
 
 def _complain(text: str) -> None:
     _writer(sys.stderr)(text + "\n")
+
+
+def _end(error: OSError) -> typing.NoReturn:
+    """What a standard output that takes no more means for the program."""
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… | head`
+        raise SystemExit(0)
+    raise _OutputError(f"写不了标准输出：{error.strerror}")
 
 
 def _spell_out(stream, how: str) -> None:
@@ -10840,12 +10844,13 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
 
 def run_mcp_demo(args, style: Style) -> Iterator[str]:
     """--mcp-demo: every message of a session with our own server, or with the one after `--`."""
-    if args.rest and args.json:
-        messages = (item for item in mcp_visit(args.rest) if isinstance(item, McpMessage))
-        return map(mcp_message_json, messages)
-    if args.rest:
+    if not args.rest:
+        command = our_server(args)
+        return mcp_demo_json(command) if args.json else mcp_demo_text(command, style)
+    if not args.json:
         return mcp_visit_text(args.rest, style)
-    return mcp_demo_json(our_server(args)) if args.json else mcp_demo_text(our_server(args), style)
+    messages = (item for item in mcp_visit(args.rest) if isinstance(item, McpMessage))
+    return map(mcp_message_json, messages)
 
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
@@ -10959,20 +10964,11 @@ def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
 def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
     """A function that appends a line to the file of --trace; a full disk does not end the run."""
     try:
-        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until the program ends
+        file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - till the end
     except OSError as error:
         raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
-    failures = []
-
-    def write(line: str) -> None:
-        try:
-            if not failures:
-                file.write(line.encode())
-        except OSError as error:
-            failures.append(error)
-            screen.line(f"--trace：写不进 {path}：{error.strerror}；记录不完整", "bad")
-
-    return write
+    lost = "--trace：写不进 {}：{}；记录不完整"
+    return _writer(file, lambda error: screen.line(lost.format(path, error.strerror), "bad"))
 
 
 _WHAT_NEXT = {
@@ -11017,7 +11013,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
     screen = LiveScreen(
         _writer(sys.stderr), screen_style(sys.stderr),
         level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=terminal, answer=_writer(_stdout()) if both else None,
+        terminal=terminal, answer=_writer(_stdout(), _end) if both else None,
     )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
@@ -11120,7 +11116,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 def _flag(
     flag: str, metavar: str, help: str, commands: Sequence[str] = (),
-    read: Callable[[str], object] = _not_blank, default: object = None, *, many=False, run=None,
+    read: Callable[[str], object] = str, default: object = None, *, many=False, run=None,
 ):
     """A command, which has `run`, or an option of the `commands` it shapes.
 
@@ -11135,11 +11131,10 @@ COMMANDS = (
     _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
           read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
     _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-          read=str, run=run_router_demo),
+          run=run_router_demo),
     _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
-          read=str, run=run_schema, many=True),
-    _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果",
-          read=str, run=run_call, many=True),
+          run=run_schema, many=True),
+    _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run=run_call, many=True),
     _flag("--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
           run=run_mcp_demo),
     _flag("--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
@@ -11148,7 +11143,7 @@ COMMANDS = (
     _flag("--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
           read=_one_of(("all", *HOSTS)), run=run_mcp_config),
     _flag("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题",
-          read=str, run=run_ask),
+          run=run_ask),
     _flag("--models", "", "列出服务器上的模型", run=run_models),
 )
 TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
@@ -11160,17 +11155,18 @@ OPTIONS = (
           TOOLS, _tools_file, many=True),
     _flag("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS, _notes_folder),
     _flag("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
-    _flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
+    _flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK),
     _flag("--base-url", "URL",
-          "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL),
-    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
+          "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama",
+          MODEL, _not_blank),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL),
     _flag("--backend", "NAME",
           f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
           MODEL, _one_of((*BACKENDS, "mock")), "openai"),
     _flag("-q", "", "安静：只显示答案和错误", ASK),
     _flag("-v", "", "详细：思考、完整的参数和结果", ASK),
     _flag("--approve", "", "每次调用前先问我", ASK),
-    _flag("--system", "TEXT", "系统提示，代替默认的", ASK, str),
+    _flag("--system", "TEXT", "系统提示，代替默认的", ASK),
     _flag("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2",
           ASK, _setting, many=True),
     _flag("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
@@ -11178,12 +11174,13 @@ OPTIONS = (
     _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
     _flag("--no-stream", "", "不用流式", ASK),
     _flag("--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
-          ASK, default="auto"),
+          ASK, _not_blank, "auto"),
     _flag("--route", "K",
           f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
           ASK, _positive(int)),
     _flag("--no-route", "", "不挑，全部工具都给模型", ASK),
-    _flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
+    _flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的",
+          ASK, _not_blank),
     _flag("--trace-args", "", "同时记下参数和结果", ASK),
     _flag("--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
           ("--schema",), _one_of(TOOL_FORMATS), "openai"),
@@ -11261,7 +11258,7 @@ def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                near = closest(flag if flag[:1] == "-" else f"--{flag}", [*rows, *ABOUT])
+                near = closest(flag, [*rows, *ABOUT])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
                 raise UsageError(f"不认识 {said(word)}，{hint}")
             flag, values = command, [word]
@@ -11280,14 +11277,11 @@ def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
 def _flag_value(row, words: list[str]) -> object:
     """What the texts given with a flag mean: a list, one value, or True for a switch."""
     if not words and row.metavar[:1] not in ("", "["):
-        raise UsageError(f"{row.flag} 后面要跟一个值")
+        raise UsageError("后面要跟一个值")
     if extra := [] if row.many else words[0 if row.is_switch else 1:]:
         hint = "后面不用写值" if row.is_switch else "只能有一个值，有空格时请加引号"
-        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(extra[0])}")
-    try:
-        values = [row.read(word) for word in words]
-    except UsageError as error:
-        raise UsageError(f"{row.flag} {error}") from None
+        raise UsageError(f"{hint}，多出来的是 {said(extra[0])}")
+    values = [row.read(word) for word in words]
     return values if row.many else (values or [True])[0]
 
 
@@ -11310,7 +11304,10 @@ def parse_command_line(own: list[str], rest: list[str]) -> tuple:
             raise UsageError(f"{what} 要和 {' 或 '.join(allowed)} 一起用")
     flags = types.SimpleNamespace(rest=rest)
     for flag, row in rows.items():
-        value = _flag_value(row, given[flag]) if flag in given else row.default
+        try:
+            value = _flag_value(row, given[flag]) if flag in given else row.default
+        except UsageError as error:
+            raise UsageError(f"{flag} {error}") from None
         setattr(flags, flag.lstrip("-").replace("-", "_"), value)
     return rows[commands[0]] if commands else None, flags
 
@@ -11375,7 +11372,7 @@ def main(argv: list[str] | None = None) -> int:
         _open_streams()
         for line in _lines(sys.argv[1:] if argv is None else argv):
             out = _stdout()
-            _writer(out)((printable(line) if out.isatty() else line) + "\n")
+            _writer(out, _end)((printable(line) if out.isatty() else line) + "\n")
         return 0
     except KeyboardInterrupt:
         return 130
