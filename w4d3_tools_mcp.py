@@ -9995,37 +9995,29 @@ twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复�
 
 start | initialize（id 是 0）没有得到结果。{} | 全部主机连接不上 | 先让它在终端里跑起来
 slow | 第一次答复要 {} 秒 | Codex 只等 10 秒 | 先答复，费时的准备用时再做
-version | initialize 同意的版本是 {} | 全部官方 SDK 连接不上 | 回 2025-11-25 或更早的
-about | initialize 没有给 serverInfo 或 capabilities | 全部官方 SDK 连接不上 | 补上
-null | {} 是 null | TypeScript SDK 拒绝整个结果 | 没有值就不要写这个键
+about | initialize 的 {} | 全部官方 SDK 连接不上 | 照规范改
 window | 握手完成前不回答 {} | VS Code 一直等到超时 | 不认识的请求也要回 error -32601
 again | 不回答第二次 initialize | Claude Desktop 一直等到超时 | 再答复一次
 probe | 不回答 server/discover | 官方 SDK 启动时多等 10 到 60 秒 | 不认识的请求也要回 error -32601
 probe kills | 收到 server/discover 就退出 | mcp 2.3.0 和 fastmcp 连接不上 | 回 error，不要退出
-no way back | 答过 server/discover 就不再握手 | mcp 2.3.0 和 fastmcp 连接不上 | 照常握手
-locked | 答过 server/discover 就不再握手 | Claude Code 连接不上 | 按每条消息判断版本
+locked | 答过 server/discover 就不再握手 | Claude Code、mcp 2.3.0 连接不上 | 按每条消息判断版本
 stateless | 没有先问 server/discover 就不答复 | TypeScript SDK 2.4.0 没有工具 | 单独答复
 modern | 2026-07-28 的 {} |  | 规范要求写上
 
 list | {} 没有得到结果 | 全部官方 SDK 列不出来 | 没有内容就回空列表
 undeclared | {} 没有得到结果 |  | 没有内容就回空列表：没有声明，Claude 也会问
-no list | 结果里没有列表 {} | 全部官方 SDK 拒绝整个列表 | 没有内容就写 []
-field | {} | 全部官方 SDK 拒绝整个列表 | 补上
-kind | {} 不是文字 | 全部官方 SDK 拒绝整个列表 | 改成字符串
+shape | {} | 官方 SDK 拒绝整个列表 | 照规范改
 names | {} 里有同名的 | Claude 和 OpenAI 的接口拒绝请求 | 改名
 cursor | {} 的 nextCursor 没完没了 | 有的客户端一直翻页 | 最后一页不写它
 name | {} 的名字不合规 | Claude Desktop 不显示任何工具 | 只用英文字母、数字、_、-
 combined | {} 的名字加上服务器名太长 | Cursor 丢掉这个工具 | 合起来最多 60 个字符
 no text | {} 没有说明 |  | 写清做什么、什么时候用，模型靠它选工具
 text | {} 的说明超过 1024 个字符 | OpenAI 的接口拒绝请求 | 改短
-root | {} 最外层不是 "type": "object" | TypeScript SDK 拒绝整个列表 | 补上
 $schema | {} 声明了 $schema | Claude Desktop 和 Claude Code 拒绝这个工具 | 删掉 $schema
 union | {} 最外层有 anyOf、oneOf 或 allOf | Claude 和 OpenAI 的接口拒绝 | 移到属性里面
-part | {} 的 properties 里有 true 一类 | TypeScript SDK 拒绝整个列表 | 用 {} 代替
 big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
 
-content | {} 的结果没有 content 列表 | mcp 1.30.0 和 2.3.0 报错 | 没有内容就写 []
-block | {} 的 content 里有不认识的内容 | 全部官方 SDK 拒绝这个结果 | 用 text 等五种
+content | {} | 官方 SDK 拒绝这个结果 | 照规范改
 output | {} 的结果不符合 outputSchema | 全部官方 SDK 拒绝这个结果 | 两者要一致
 too much | {} 的结果接近 1 MiB | Claude Desktop 拒绝这个结果 | 截短
 silent | 调用{}没有答复 | 全部主机一直等到超时 | 出错也要回 isError 或 error
@@ -10151,18 +10143,40 @@ class Patient(StdioServer):
         return self.replies > before + 1
 
 
-def _nulls(value: object, path: str) -> Findings:
-    """Every null that stands for a missing field; in defaults and enums it is a value."""
-    match value:
-        case None:
-            yield "null", path
-        case dict():
-            for key, item in value.items():
-                if key not in ("default", "enum", "const", "examples"):
-                    yield from _nulls(item, f"{path}.{key}")
-        case list():
-            for number, item in enumerate(value):
-                yield from _nulls(item, f"{path}[{number}]")
+_TEXT, _SOME_OBJECT = {"type": "string"}, {"type": "object"}
+
+
+def _demand(needed: str, **properties: dict) -> dict:
+    return {"type": "object", "required": needed.split(), "properties": properties}
+
+
+_PARTS = {"type": "object", "additionalProperties": _SOME_OBJECT}
+_SCHEMA = _demand("type", type={"const": "object"}, properties=_PARTS)
+_BLOCK = _demand("type", type={"enum": ["text", "image", "audio", "resource", "resource_link"]})
+_NAMED = dict.fromkeys(("name", "title", "description", "mimeType"), _TEXT)
+_ENTRIES = {  # key of a list result → its entries
+    "tools": _demand("name inputSchema", inputSchema=_SCHEMA, outputSchema=_SCHEMA, **_NAMED),
+    "resources": _demand("uri name", uri=_TEXT, **_NAMED),
+    "resourceTemplates": _demand("uriTemplate name", uriTemplate=_TEXT, **_NAMED),
+    "prompts": _demand("name", **_NAMED),
+}
+# What official clients insist on; null is nowhere the same as nothing.
+_DUE = {
+    key: _demand(key, nextCursor=_TEXT, **{key: {"type": "array", "items": entry}})
+    for key, entry in _ENTRIES.items()
+} | {
+    "initialize": _demand(
+        "protocolVersion capabilities serverInfo", capabilities=_SOME_OBJECT, instructions=_TEXT,
+        protocolVersion={"enum": [name for name in REVISIONS if not REVISIONS[name].modern]},
+        serverInfo=_demand("name version", name=_TEXT, version=_TEXT, title=_TEXT),
+    ),
+    "tools/call": _demand("content", content={"type": "array", "items": _BLOCK}),
+}
+
+
+def _misshapen(key: str, shape: str, value: object, who: str = "") -> Findings:
+    for problem in validate_arguments(value, _DUE[shape]):
+        yield key, who + str(problem).replace("必填参数", "").replace("参数 ", "")
 
 
 def _in_tool(tool: dict, server: str) -> Findings:
@@ -10175,62 +10189,36 @@ def _in_tool(tool: dict, server: str) -> Findings:
         "text": len(text) > DESCRIPTION_LIMIT,
     }, where)
     for key in ("inputSchema", "outputSchema"):
-        if key not in tool:
-            continue
-        schema = as_object(tool[key])
-        parts = schema.get("properties", {})
-        values = parts.values() if isinstance(parts, dict) else [parts]
+        schema = as_object(tool.get(key))
         yield from _true({
-            "root": schema.get("type") != "object",
             "$schema": "$schema" in schema,
             "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
-            "part": not all(isinstance(part, dict) for part in values),
             "big": len(json_text(json_value(schema))) > 8192,
         }, f"{where} 的 {key}")
 
 
-_TEXTS = ("name", "title", "description", "uri", "uriTemplate", "mimeType")
-_NEEDED = {
-    "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
-    "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
-}
-
-
 def _in_list(key: str, result: dict, server: str) -> Findings:
-    entries = result.get(key)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        yield "no list", key
-        return
-    yield from _nulls(result, "结果")
-    for number, entry in enumerate(entries):
-        for field in _NEEDED[key]:
-            if field not in entry:
-                yield "field", f"{key}[{number}] 没有 {field}"
-        for field in _TEXTS:
-            if not isinstance(entry.get(field), (str, type(None))):
-                yield "kind", f"{key}[{number}].{field}"
-        if key == "tools":
-            yield from _in_tool(entry, server)
-    names = {show(entry.get("name")) for entry in entries}
-    if key in ("tools", "prompts") and len(names) < len(entries):
+    yield from _misshapen("shape", key, result)
+    listed = result.get(key)
+    entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    names = [show(entry.get("name")) for entry in entries]
+    if key in ("tools", "prompts") and len(set(names)) < len(names):
         yield "names", key
+    if key == "tools":
+        for tool in entries:
+            yield from _in_tool(tool, server)
 
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    content, value = result.get("content"), result.get("structuredContent")
-    kinds = ("text", "image", "audio", "resource", "resource_link")
-    promised = isinstance(output, dict) and result.get("isError") is not True
-    yield from _true({
-        "content": not isinstance(content, list),
-        "block": isinstance(content, list)
-        and not all(as_object(block).get("type") in kinds for block in content),
-        "too much": len(result_text(result)) > 1_000_000,
-        "output": promised and (
-            not isinstance(value, dict) or not check_schema(output)
-            and validate_arguments(value, output)
-        ),
-    }, who)
+    yield from _misshapen("content", "tools/call", result, f"{who} 的结果")
+    if len(result_text(result)) > 1_000_000:
+        yield "too much", who
+    if isinstance(output, dict) and result.get("isError") is not True:
+        value = result.get("structuredContent")
+        checkable = not check_schema(output)
+        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+            yield "output", who
 
 
 _FOR_EXAMPLE = "(?:例如|比如|e\\.g\\.|[Ee]xamples?)\\W{0,3}[\"'`“「]([^\"'`”」]+)"
@@ -10276,17 +10264,10 @@ def _opening(patient: Patient) -> Findings:
         return
     patient.about = result
     patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
-    match result:
-        case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
-            patient.name = name
-        case _:
-            yield "about", ""
-    version = str(result.get("protocolVersion"))
-    yield from _true({
-        "slow": took > SLOWEST_START and math.ceil(took),
-        "version": REVISIONS.get(version, MODERN).modern and show(version),
-    })
-    yield from _nulls(result, "initialize")
+    patient.name = as_object(result.get("serverInfo")).get("name", "")
+    if took > SLOWEST_START:
+        yield "slow", math.ceil(took)
+    yield from _misshapen("about", "initialize", result)
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
             yield "window", method
@@ -10392,7 +10373,7 @@ def _probe(patient: Patient) -> Findings:
             patient.modern = True
             yield from _modern_keys("server/discover", result)
     if "result" not in patient.ask("initialize", _HELLO):
-        yield "locked" if patient.modern else "no way back", ""
+        yield "locked", ""
 
 
 def _stateless(patient: Patient) -> Findings:

@@ -107,29 +107,22 @@ PLANTED = {
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
     "start": "sys.exit('no key')",
     "slow": around("initialize", "time.sleep(0.2)"),
-    "version": "ABOUT['protocolVersion'] = '1.0'",
-    "about": "del ABOUT['serverInfo']",
-    "null": "TOOL['title'] = None",
     "window": around("initialize", "global ready; ready = False")
     + silent("logging/setLevel").replace("old", "older"),
     "list": "del RESULTS['tools/list']\nRESULTS['server/discover'] = {'x': 1}",
     "undeclared": "del RESULTS['prompts/list']",
-    "no list": "RESULTS['tools/list'] = {'tools': {}}",
-    "field": "del TOOL['name']",
-    "kind": "TOOL['title'] = 5",
+    "about": "ABOUT['protocolVersion'] = '1.0'",
+    "shape": "TOOL['title'] = None",
+    "content": "del CALLED['content']",
     "names": "RESULTS['tools/list'] = {'tools': [TOOL, TOOL]}",
     "cursor": "RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}",
     "name": "TOOL['name'] = 'a.b'",
     "combined": "TOOL['name'] = 'x' * 61",
     "no text": "del TOOL['description']",
     "text": "TOOL['description'] = 'x' * 1025",
-    "root": "SCHEMA.clear()",
     "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
     "union": "SCHEMA['anyOf'] = [{}]",
-    "part": "SCHEMA['properties']['n'] = True",
     "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
-    "content": "del CALLED['content']",
-    "block": "CALLED['content'] = [{'type': 'hologram'}]",
     "output": OUTPUT + "CALLED['structuredContent'] = {'b': 1}",
     "too much": "CALLED['content'][0]['text'] = 'x' * 1_100_000",
     "silent": silent("tools/call"),
@@ -145,9 +138,6 @@ PLANTED = {
     "died": around("tools/list", "sys.exit(1)"),
     "probe": silent("server/discover"),
     "probe kills": around("server/discover", "sys.exit(1)"),
-    "no way back": LEGACY + "dead = []\nold = answer\ndef answer(method, id, params):\n"
-    "    if dead and method == 'initialize': return fail(id, -32601)\n"
-    "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)",
     "locked": "seen = []\nold = answer\ndef answer(method, id, params):\n"
     "    if seen and method == 'initialize': return fail(id, -32022)\n"
     "    if method == 'server/discover': seen.append(1)\n    old(method, id, params)",
@@ -159,9 +149,8 @@ PLANTED = {
 # a fault that has another as its consequence
 ALSO = {
     "long": {"silent"},
-    "field": {"name"},
     "died": {"stateless"},
-    "again": {"no way back"},
+    "again": {"locked"},
 }
 
 
@@ -184,6 +173,48 @@ def test_planted_fault_is_found(tmp_path, monkeypatch, fault):
         monkeypatch.setattr(m, "SLOWEST_START", 0.15)
     found = m.mcp_examine(server(tmp_path, PLANTED[fault]))
     assert fault in found and found.keys() - {fault} <= ALSO.get(fault, set())
+
+
+SHAPES = [
+    ("about", "ABOUT['protocolVersion'] = '1.0'", "protocolVersion"),
+    ("about", "del ABOUT['serverInfo']", "缺少 serverInfo"),
+    ("about", "INFO['version'] = 1", "serverInfo.version"),
+    ("about", "ABOUT['capabilities'] = []", "capabilities"),
+    ("about", "ABOUT['instructions'] = None", "instructions"),
+    ("shape", "TOOL['title'] = None", "tools[0].title"),
+    ("shape", "RESULTS['tools/list'] = {'tools': {}}", "tools"),
+    ("shape", "del TOOL['name']", "缺少 tools[0].name"),
+    ("shape", "TOOL['title'] = 5", "tools[0].title"),
+    ("shape", "SCHEMA.clear()", "缺少 tools[0].inputSchema.type"),
+    ("shape", "TOOL['inputSchema'] = None", "tools[0].inputSchema"),
+    ("shape", "SCHEMA['properties'] = None", "tools[0].inputSchema.properties"),
+    ("shape", "TOOL['outputSchema'] = {'type': 'array'}", "tools[0].outputSchema.type"),
+    ("shape", "SCHEMA['properties']['n'] = True", "tools[0].inputSchema.properties.n"),
+    ("shape", "RESULTS['tools/list']['nextCursor'] = None", "nextCursor"),
+    ("shape", "RESULTS['tools/list'] = {'tools': [5]}", "tools[0]"),
+    ("shape", "RESULTS['prompts/list'] = {'prompts': [{'name': None}]}", "prompts[0].name"),
+    ("shape", "RESULTS['resources/list'] = {'resources': [{'name': 'x'}]}", "resources[0].uri"),
+    ("content", "del CALLED['content']", "缺少 content"),
+    ("content", "CALLED['content'] = None", "content"),
+    ("content", "CALLED['content'] = [{'type': 'hologram'}]", "content[0].type"),
+]
+
+
+@pytest.mark.parametrize("fault, body, place", SHAPES)
+def test_what_official_clients_refuse_is_found(tmp_path, fault, body, place):
+    found = m.mcp_examine(server(tmp_path, body))
+    (where,) = found[fault]
+    assert place in where and "参数" not in where
+    assert found.keys() - {fault} <= {"name", "output"}
+
+
+def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_era(tmp_path):
+    body = (
+        LEGACY + "dead = []\nold = answer\ndef answer(method, id, params):\n"
+        "    if dead and method == 'initialize': return fail(id, -32601)\n"
+        "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)"
+    )
+    assert m.mcp_examine(server(tmp_path, body)).keys() == {"locked"}
 
 
 def test_finding_is_one_line_that_says_what_whom_and_how(tmp_path):
@@ -339,9 +370,9 @@ CLOSE = m.Patient.close
 
 
 def test_what_a_server_names_stays_on_one_line_of_bounded_length(tmp_path):
-    body = "RESULTS['tools/list']['x\\n' + 'y' * 9999] = None; TOOL['a\\nb'] = None"
+    body = "TOOL['name'] = 'a\\n' * 9999\nprint('b' * 9999, flush=True)"
     *lines, _ = m.mcp_doctor_text(server(tmp_path, body))
-    assert len(lines) == 2 and all("\n" not in line and len(line) < 500 for line in lines)
+    assert len(lines) == 3 and all("\n" not in line and len(line) < 500 for line in lines)
 
 
 @pytest.mark.parametrize("line", ["5", "null", '"text"', "[1]", "{}", "true"])
