@@ -10200,7 +10200,7 @@ def _in_tool(tool: dict, server: str) -> Findings:
 def _in_list(key: str, result: dict, server: str) -> Findings:
     yield from _misshapen("shape", key, result)
     listed = result.get(key)
-    entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    entries = [*map(as_object, listed)] if isinstance(listed, list) else []
     names = [show(entry.get("name")) for entry in entries]
     if key in ("tools", "prompts") and len(set(names)) < len(names):
         yield "names", key
@@ -10477,15 +10477,16 @@ def claude_config_path() -> str:
     return os.path.expanduser(os.path.expandvars(dict(HOSTS["claude"].places)[system]))
 
 
-def _merged(text: str, block: dict, path: str) -> dict:
+def _merged(old: bytes, block: dict, path: str) -> str:
+    """The configuration with our entry, as text. Raises McpError where there is no place for it."""
     try:
-        config = json.loads(text) if text.strip() else {}
+        config = json.loads(old.decode("utf-8-sig").strip() or "{}")
         config.setdefault("mcpServers", {}).update(block["mcpServers"])
     except ValueError as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
         raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
-    return config
+    return json.dumps(config, ensure_ascii=False, indent=2) + "\n"
 
 
 def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
@@ -10495,17 +10496,17 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
-    old, draft = "", f"{path}.new"
+    old, draft = b"", f"{path}.new"
     if os.path.exists(path):
-        with open(path, encoding="utf-8-sig") as file:
+        with open(path, "rb") as file:
             old = file.read()
     block = json.loads(HOSTS["claude"].block(command[0], [*command[1:]]))
-    new = json.dumps(_merged(old, block, path), ensure_ascii=False, indent=2) + "\n"
+    new = _merged(old, block, path).encode("utf-8", "replace")
     if old == new:
         yield f"已经登记过了，没有改动：{path}"
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(draft, "w", encoding="utf-8", newline="\n") as file:
+    with open(draft, "wb") as file:
         file.write(new)
     if old:
         names = (f"{path}.bak{number or ''}" for number in itertools.count())

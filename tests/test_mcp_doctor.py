@@ -205,7 +205,7 @@ def test_what_official_clients_refuse_is_found(tmp_path, fault, body, place):
     found = m.mcp_examine(server(tmp_path, body))
     (where,) = found[fault]
     assert place in where and "参数" not in where
-    assert found.keys() - {fault} <= {"name", "output"}
+    assert found.keys() - {fault} <= {"name", "no text", "output"}
 
 
 def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_era(tmp_path):
