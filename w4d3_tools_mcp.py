@@ -10418,9 +10418,13 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
 # ── Registering with a host ──
 
 
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
 def _json_block(key: str, command: str, arguments: list[str], **extra: str) -> str:
     entry = {**extra, "command": command, "args": arguments}
-    return json.dumps({key: {SERVER_NAME: entry}}, ensure_ascii=False, indent=2)
+    return _pretty({key: {SERVER_NAME: entry}})
 
 
 def _toml_block(command: str, arguments: list[str]) -> str:
@@ -10486,7 +10490,7 @@ def _merged(old: bytes, block: dict, path: str) -> str:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
         raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
-    return json.dumps(config, ensure_ascii=False, indent=2) + "\n"
+    return _pretty(config) + "\n"
 
 
 def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
@@ -10575,10 +10579,6 @@ def _spell_out(stream, how: str) -> None:
     """A GBK console must not crash on a rare character."""
     with contextlib.suppress(AttributeError):  # no text file, as in a notebook
         stream.reconfigure(errors=how)
-
-
-def _pretty(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def screen_style(stream) -> Style:
@@ -10780,7 +10780,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     name, *texts = args.call
     tools = chosen_tools(args)
     _pick_tools(tools, [name])
-    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),)), Turn()])
+    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),))])
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
