@@ -11318,6 +11318,10 @@ def _lines(argv: list[str]) -> Iterator[str]:
 
 def _failed(error: Exception) -> int:
     """Tell the user what went wrong, in one sentence; returns the exit code."""
+    if _kept:  # a tool that goes on printing must not drown it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with contextlib.suppress(AttributeError, ValueError):  # the tool has closed it
+            sys.stdout.flush()  # waits for what it is printing at this moment
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
         import traceback
 

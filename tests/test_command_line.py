@@ -509,7 +509,7 @@ def test_what_a_tool_prints_stays_off_stdout(tmp_path):
     [
         ("import time; time.sleep(99)", "0.2 秒内没有返回"),
         ("while True: pass", "0.2 秒内没有返回"),
-        ("while True: print('x' * 1000)", "打印了超过|0.2 秒内没有返回"),
+        ("while True: print('x' * 1000)", "0.2 秒内没有返回"),
         ("import sys; sys.exit(0)", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt|中断"),
     ],
