@@ -162,6 +162,7 @@ class ToolResult(NamedTuple):
     status: str = "ok"
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
+    error: BaseException | None = None  # what the tool raised, for the programmer alone
 
     @property
     def is_error(self) -> bool:
@@ -9599,69 +9600,64 @@ def mcp_trace(items: Traced) -> Iterator[str]:
 DOCTOR_SECONDS = 3.0  # for one answer
 SLOWEST_START = 10.0  # seconds until Codex gives up
 MOST_PLACES = 5  # shown of one fault: a server may have hundreds of tools, or log to its output
+MOST_COUNTED = 1000  # places of one fault, and tools to call: a server may write without end
 MOST_COMBINED = 60  # characters of server name and tool name together that Cursor accepts
-GRAVE = "[会坏]"  # in front of a finding that breaks a host
-_ALL, _LIST = "全部官方 SDK 收不到这条消息", "全部官方 SDK 拒绝整个列表"
-_WAITS, _ANSWER = "全部主机一直等到超时", "不认识的请求也要回 error（-32601），不要不出声"
+GRAVE, ADVICE = "[问题]", "[建议]"  # in front of a finding that breaks a host, or none
 
-# what is wrong, which host it breaks and how (nothing: then it is advice), what to do
+# key | what is wrong | which host it breaks and how (nothing: then it is advice) | what to do
+_FAULT_ROWS = r"""
+BOM | 有一行以 BOM 开头 | 全部官方 SDK 收不到这条消息 | 输出不带 BOM 的 UTF-8
+bytes | 有一行不是 UTF-8 | Python SDK 连接崩溃 | 消息按 UTF-8 编码成字节再写出
+NaN | JSON 里有 {} | TypeScript SDK 一直等到超时 | 换成 null 或字符串
+half | 文字里有半个字符（\ud800 一类） | Python SDK 一直等到超时 | 换成 U+FFFD
+noise | 标准输出上有不是 JSON 的一行：{} | Claude Desktop 弹出错误 | 日志写到标准错误
+no object | 有一行 JSON 不是对象 | Claude Desktop 弹出错误 | 一行写一个 JSON-RPC 对象
+jsonrpc | 有消息没有写 "jsonrpc": "2.0" | 全部官方 SDK 收不到这条消息 | 每条都写上
+error | error 里没有整数 code 和文字 message：{} | 全部官方 SDK 收不到这条消息 | 两样都写上
+null id | 有消息的 id 是 null |  | 不写这个键，否则 Claude Desktop 弹出错误
+long | 有一行超过 10 MiB | TypeScript SDK 断开连接 | 截短结果，或者分页
+twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复一次
+
+start | initialize（id 是 0）没有得到结果。{} | 全部主机连接不上 | 先让它在终端里跑起来
+slow | 第一次答复要 {} 秒 | Codex 只等 10 秒 | 先答复，费时的准备用时再做
+about | initialize 的 {} | 全部官方 SDK 连接不上 | 照规范改
+window | 握手完成前不回答 {} | VS Code 一直等到超时 | 不认识的请求也要回 error -32601
+again | 不回答第二次 initialize | Claude Desktop 一直等到超时 | 再答复一次
+probe | 不回答 server/discover | 官方 SDK 启动时多等 10 到 60 秒 | 不认识的请求也要回 error -32601
+probe kills | 收到 server/discover 就退出 | mcp 2.3.0 和 fastmcp 连接不上 | 回 error，不要退出
+locked | 答过 server/discover 就不再握手 | Claude Code、mcp 2.3.0 连接不上 | 按每条消息判断版本
+stateless | 没有先问 server/discover 就不答复 | TypeScript SDK 2.4.0 没有工具 | 单独答复
+modern | 2026-07-28 的 {} |  | 规范要求写上
+
+list | {} 没有得到结果 | 全部官方 SDK 列不出来 | 没有内容就回空列表
+undeclared | {} 没有得到结果 |  | 没有内容就回空列表：没有声明，Claude 也会问
+shape | {} | 官方 SDK 拒绝整个列表 | 照规范改
+names | {} 里有同名的 | Claude 和 OpenAI 的接口拒绝请求 | 改名
+cursor | {} 的 nextCursor 没完没了 | 有的客户端一直翻页 | 最后一页不写它
+name | {} 的名字不合规 | Claude Desktop 不显示任何工具 | 只用英文字母、数字、_、-
+combined | {} 的名字加上服务器名太长 | Cursor 丢掉这个工具 | 合起来最多 60 个字符
+no text | {} 没有说明 |  | 写清做什么、什么时候用，模型靠它选工具
+text | {} 的说明超过 1024 个字符 | OpenAI 的接口拒绝请求 | 改短
+$schema | {} 声明了 $schema | Claude Desktop 和 Claude Code 拒绝这个工具 | 删掉 $schema
+union | {} 最外层有 anyOf、oneOf 或 allOf | Claude 和 OpenAI 的接口拒绝 | 移到属性里面
+big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
+
+content | {} | 官方 SDK 拒绝这个结果 | 照规范改
+output | {} 的结果不符合 outputSchema | 全部官方 SDK 拒绝这个结果 | 两者要一致
+too much | {} 的结果接近 1 MiB | Claude Desktop 拒绝这个结果 | 截短
+silent | 调用{}没有答复 | 全部主机一直等到超时 | 出错也要回 isError 或 error
+useless | {} |  | 如果错不在参数，看看它缺什么文件、密钥或网络
+unknown | 不回答不认识的方法 | 全部主机一直等到超时 | 不认识的请求也要回 error -32601
+
+fragile | 收到{}之后不再答复 | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+wrong lines | 不回答：{} |  | 回 error（-32700、-32600 或 -32602），对方才不会空等
+notified | 回答了通知 |  | 通知没有 id，不要答复，出错也不答
+end | 输入关闭 2 秒后还没有退出 |  | 读到输入结束就退出，不然主机要强行结束它
+died | 中途断开：{} | 全部主机断开连接 | 看它的日志，让它不要退出
+"""
 FAULTS = {
-    # single lines
-    "BOM": ("有一行以 BOM 开头", _ALL, "输出不带 BOM 的 UTF-8"),
-    "bytes": ("有一行不是 UTF-8", "Python SDK 连接崩溃", "消息按 UTF-8 编码成字节再写出"),
-    "NaN": ("JSON 里有 {}", "TypeScript SDK 一直等到超时", "换成 null 或字符串"),
-    "half": ("文字里有半个字符（\\ud800 一类）", "Python SDK 一直等到超时", "换成 U+FFFD"),
-    "noise": ("标准输出上有不是 JSON 的一行：{}", "Claude Desktop 弹出错误", "日志写到标准错误"),
-    "no object": ("有一行 JSON 不是对象", "Claude Desktop 弹出错误", "一行写一个 JSON-RPC 对象"),
-    "jsonrpc": ('有消息没有写 "jsonrpc": "2.0"', _ALL, "每条都写上"),
-    "error": ("error 里没有整数 code 和文字 message：{}", _ALL, "两样都写上"),
-    "null id": ("有消息的 id 是 null", "", "不写这个键，否则 Claude Desktop 弹出错误"),
-    "long": ("有一行超过 10 MiB", "TypeScript SDK 断开连接", "截短结果，或者分页"),
-    "twice": ("一个请求答复了两次", "mcp 1.30.0 崩溃", "每个请求只答复一次"),
-    # opening
-    "start": ("initialize（id 是 0）没有得到结果{}", "全部主机连接不上", "先让它在终端里跑起来"),
-    "slow": ("第一次答复要 {} 秒", "Codex 只等 10 秒", "先答复，费时的准备用时再做"),
-    "version": ("initialize 同意的版本是 {}", "全部官方 SDK 连接不上", "回 2025-11-25 或更早的"),
-    "about": ("initialize 没有给 serverInfo 或 capabilities", "全部官方 SDK 连接不上", "补上"),
-    "null": ("{} 是 null", "TypeScript SDK 拒绝整个结果", "没有值就不要写这个键"),
-    "window": ("握手完成前不回答 {}", "VS Code 一直等到超时", _ANSWER),
-    "again": ("不回答第二次 initialize", "Claude Desktop 一直等到超时", "再答复一次"),
-    "probe": ("不回答 server/discover", "官方 SDK 启动时多等 10 到 60 秒", _ANSWER),
-    "probe kills": ("收到 server/discover 就退出", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
-    "no way back": ("答过 server/discover 就不再握手", "mcp 2.3.0 和 fastmcp 连接不上", _ANSWER),
-    "locked": ("答过 server/discover 就不再握手", "Claude Code 连接不上", "按每条消息判断版本"),
-    "stateless": ("没有先问 server/discover 就不答复", "TypeScript SDK 2.4.0 没有工具", "单独答复"),
-    "modern": ("2026-07-28 的 {}", "", "规范要求写上"),
-    # lists
-    "list": ("{} 没有得到结果", "全部官方 SDK 列不出来", "没有内容就回空列表"),
-    "undeclared": ("{} 没有得到结果", "", "没有内容就回空列表：没有声明，Claude 也会问"),
-    "no list": ("结果里没有列表 {}", _LIST, "没有内容就写 []"),
-    "field": ("{}", _LIST, "补上"),
-    "kind": ("{} 不是文字", _LIST, "改成字符串"),
-    "names": ("{} 里有同名的", "Claude 和 OpenAI 的接口拒绝请求", "改名"),
-    "cursor": ("{} 的 nextCursor 没完没了", "有的客户端一直翻页", "最后一页不写它"),
-    "name": ("工具 {} 的名字不合规", "Claude Desktop 不显示任何工具", "只用英文字母、数字、_、-"),
-    "combined": ("工具 {} 的名字加上服务器名太长", "Cursor 丢掉这个工具", "合起来最多 60 个字符"),
-    "no text": ("工具 {} 没有说明", "", "写清做什么、什么时候用，模型靠它选工具"),
-    "text": ("工具 {} 的说明超过 1024 个字符", "OpenAI 的接口拒绝请求", "改短"),
-    "root": ('{}最外层不是 "type": "object"', "TypeScript SDK 拒绝整个列表", "补上"),
-    "$schema": ("{}声明了 $schema", "Claude Desktop 和 Claude Code 拒绝这个工具", "删掉 $schema"),
-    "union": ("{}最外层有 anyOf、oneOf 或 allOf", "Claude 和 OpenAI 的接口拒绝", "移到属性里面"),
-    "part": ("{}的 properties 里有 true 一类", "TypeScript SDK 拒绝整个列表", "用 {} 代替"),
-    "big": ("{}超过 8 KB", "", "删去少用的参数，小模型读不下"),
-    # calls
-    "content": ("{}的结果没有 content 列表", "mcp 1.30.0 和 2.3.0 报错", "没有内容就写 []"),
-    "block": ("{}的 content 里有不认识的内容", "全部官方 SDK 拒绝这个结果", "用 text 等五种"),
-    "output": ("{}的结果不符合 outputSchema", "全部官方 SDK 拒绝这个结果", "两者要一致"),
-    "too much": ("{}的结果接近 1 MiB", "Claude Desktop 拒绝这个结果", "截短"),
-    "silent": ("{}没有答复", _WAITS, "出错也要回 isError 或 error"),
-    "unknown": ("不回答不认识的方法", _WAITS, _ANSWER),
-    # manners
-    "fragile": ("收到{}之后不再答复", "对方只要发错一行，连接就断了", "回 error，继续读下一行"),
-    "wrong lines": ("不回答：{}", "", "回 error（-32700、-32600 或 -32602），对方才不会空等"),
-    "notified": ("回答了通知", "", "通知没有 id，不要答复，出错也不答"),
-    "end": ("输入关闭 2 秒后还没有退出", "", "读到输入结束就退出，不然主机要强行结束它"),
-    "died": ("中途断开：{}", "全部主机断开连接", "看它的日志，让它不要退出"),
+    key: texts
+    for key, *texts in (map(str.strip, row.split("|")) for row in _FAULT_ROWS.split("\n") if row)
 }
 SOUND = f"没有发现问题（查了 {len(FAULTS)} 种）。"
 
@@ -9674,12 +9670,12 @@ WRONG_LINES = {
     "嵌套十万层的 JSON": b"[" * 100_000 + b"]" * 100_000 + b"\n",
 }
 
-Findings = Iterator[tuple[str, object]]
 _HELLO = {"protocolVersion": LATEST_LEGACY.name, "capabilities": {}, "clientInfo": CLIENT_INFO}
 _ENVELOPE = {"_meta": {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}}
+Findings = Iterator[tuple[str, object]]
 
 
-def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None = None) -> object:
+def _loose_json(line: bytes | None, on_constant: Callable[[str], object] = str) -> object:
     """The JSON value in a line, forgiving what some hosts do not; None if there is none."""
     text = (line or b"").decode("utf-8", "replace").removeprefix("\ufeff")
     try:
@@ -9688,198 +9684,215 @@ def _loose_json(line: bytes | None, on_constant: Callable[[str], object] | None 
         return None
 
 
-class Patient(StdioServer):
-    """A server under examination: its lines are kept as they came, and read if at all possible."""
-
-    def __init__(self, command: Sequence[str], patience: float):
-        self.patience = patience  # seconds for one answer
-        self.lines: list[bytes | None] = []
-        self.about: dict | None = {}  # the result of initialize; None: there was none
-        self.tools: list[dict] = []
-        self.name, self.modern = "", False
-        self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
-        super().__init__(command)
-
-    def _receive(self, line: bytes | None, waiting: dict) -> None:
-        self.lines.append(line)
-        with contextlib.suppress(RecursionError):
-            if isinstance(message := _loose_json(line), dict):
-                super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
-
-    def ask(self, method: str, params: dict | None = None) -> dict:
-        """The reply; {} when there is none in time. Ids are as official clients choose them."""
-        try:
-            return self.send(request_message(next(self._ids), method, params), self.patience)
-        except ServerSilentError:
-            return {}
-
-    def reaction(self, line: bytes) -> list[object]:
-        """The replies that this line causes, told from others by a ping after it."""
-        before = len(self.lines)
-        self.write(line)
-        if not self.ask("ping"):
-            raise ServerSilentError("ping")
-        time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
-        replies = [m for m in map(_loose_json, self.lines[before:]) if "method" not in (m or ())]
-        return replies[1:]
-
-
-def _nulls(value: object, path: str) -> Findings:
-    """Every null that stands for a missing field; in defaults and enums it is a value."""
-    match value:
-        case None:
-            yield "null", path
-        case dict():
-            for key, item in value.items():
-                if key not in ("default", "enum", "const", "examples"):
-                    yield from _nulls(item, f"{path}.{key}")
-        case list():
-            for number, item in enumerate(value):
-                yield from _nulls(item, f"{path}[{number}]")
+def _true(faults: Mapping[str, object], where: str = "") -> Findings:
+    """The faults whose test found something; the place is `where` or what was found."""
+    return ((key, where or found) for key, found in faults.items() if found)
 
 
 def _in_line(line: bytes | None) -> Findings:
     constants: list[str] = []
-    value = _loose_json(line, constants.append)
-    tests = {
+    value, data = _loose_json(line, constants.append), line or b""
+    yield from _true({
         "long": line is None,
-        "BOM": line and line.startswith(codecs.BOM_UTF8),
-        "bytes": line and line.decode("utf-8", "ignore").encode("utf-8") != line,
-        "noise": line and value is None and show(line.decode("utf-8", "replace").strip()),
+        "BOM": data.startswith(codecs.BOM_UTF8),
+        "bytes": data.decode("utf-8", "ignore").encode("utf-8") != data,
+        "noise": value is None and data and show(data.decode("utf-8", "replace").strip()),
         "NaN": " 和 ".join(dict.fromkeys(constants)),
-        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)),
+        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)) is not None,
         "no object": value is not None and not isinstance(value, dict),
         "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
-        "error": isinstance(value, dict) and "error" in value and [
-            type(as_object(value["error"]).get(key)) for key in ("code", "message")
-        ] != [int, str] and show(value["error"]),
         "null id": isinstance(value, dict) and value.get("id", 0) is None,
-    }
-    yield from ((key, found) for key, found in tests.items() if found)
+    })
+    match value:
+        case {"error": {"code": int(), "message": str()}}:
+            pass
+        case {"error": error}:
+            yield "error", show(error)
 
 
-def _in_lines(lines: Sequence[bytes | None]) -> Findings:
-    for line in lines:
-        yield from _in_line(line)
-    answered = [
-        show(message["id"]) for line in lines
-        if isinstance(message := _loose_json(line), dict)
-        and "method" not in message and message.get("id") is not None
-    ]
-    if len(set(answered)) < len(answered):
-        yield "twice", ""
+class Patient(StdioServer):
+    """A server under examination: its lines are read if at all possible, and faults noted."""
+
+    def __init__(self, command: Sequence[str]):
+        self.found: dict[str, dict[str, None]] = {}  # key of FAULTS → its places, each once
+        self.patience = 3 * SLOWEST_START  # seconds for one answer
+        self.about: dict | None = None  # the result of initialize
+        self.name, self.modern = "", False
+        self.tools: list[dict] = []
+        self.replies = 0  # lines so far that ask nothing
+        self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
+        self._asked: set[str] = set()
+        super().__init__(command)
+
+    def note(self, findings: Findings) -> None:
+        """Remember faults, each with its places, in one line each."""
+        for key, where in findings:
+            places = self.found.setdefault(key, {})
+            if len(places) < MOST_COUNTED:
+                places[said(str(where), 300)] = None
+
+    def undergo(self, *stages: Callable[[Patient], Findings]) -> None:
+        """Go through stages of the examination, as long as the server lives."""
+        try:
+            for stage in stages:
+                self.note(stage(self))
+        except McpError as error:
+            self.note([("died", error)])
+
+    def _receive(self, line: bytes | None, waiting: dict) -> None:
+        with contextlib.suppress(RecursionError):
+            self.note(_in_line(line))
+            message = _loose_json(line)
+            self.replies += "method" not in as_object(message)
+            if isinstance(message, dict):
+                if (id := str(message.get("id"))) in self._asked and id not in waiting:
+                    self.note([("twice", "")])
+                super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def ask(self, method: str, params: dict | None = None) -> dict:
+        """The reply; {} when there is none in time. Ids are as official clients choose them."""
+        message = request_message(next(self._ids), method, params)
+        self._asked.add(str(message["id"]))
+        try:
+            return self.send(message, self.patience)
+        except ServerSilentError:
+            return {}
+
+    def reacts(self, line: bytes) -> bool:
+        """Whether this line causes a reply, told from others by a ping after it."""
+        before = self.replies
+        self.write(line)
+        if not self.ask("ping"):
+            raise ServerSilentError("ping")
+        time.sleep(DOCTOR_SECONDS / 30)  # it may answer in any order
+        return self.replies > before + 1
 
 
-def _in_schema(schema: object) -> Iterator[str]:
-    schema = as_object(schema)
-    parts = schema.get("properties", {})
-    tests = {
-        "root": schema.get("type") != "object",
-        "$schema": "$schema" in schema,
-        "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
-        "part": not isinstance(parts, dict) or any(not isinstance(p, dict) for p in parts.values()),
-        "big": len(json_text(json_value(schema))) > 8192,
-    }
-    yield from (key for key, found in tests.items() if found)
+_TEXT, _SOME_OBJECT = {"type": "string"}, {"type": "object"}
+
+
+def _demand(needed: str, **properties: dict) -> dict:
+    return {"type": "object", "required": needed.split(), "properties": properties}
+
+
+_PARTS = {"type": "object", "additionalProperties": _SOME_OBJECT}
+_SCHEMA = _demand("type", type={"const": "object"}, properties=_PARTS)
+_BLOCK = _demand("type", type={"enum": ["text", "image", "audio", "resource", "resource_link"]})
+_NAMED = dict.fromkeys(("name", "title", "description", "mimeType"), _TEXT)
+_ENTRIES = {  # key of a list result → its entries
+    "tools": _demand("name inputSchema", inputSchema=_SCHEMA, outputSchema=_SCHEMA, **_NAMED),
+    "resources": _demand("uri name", uri=_TEXT, **_NAMED),
+    "resourceTemplates": _demand("uriTemplate name", uriTemplate=_TEXT, **_NAMED),
+    "prompts": _demand("name", **_NAMED),
+}
+# What official clients insist on; null is nowhere the same as nothing.
+_DUE = {
+    key: _demand(key, nextCursor=_TEXT, **{key: {"type": "array", "items": entry}})
+    for key, entry in _ENTRIES.items()
+} | {
+    "initialize": _demand(
+        "protocolVersion capabilities serverInfo", capabilities=_SOME_OBJECT, instructions=_TEXT,
+        protocolVersion={"enum": [name for name in REVISIONS if not REVISIONS[name].modern]},
+        serverInfo=_demand("name version", name=_TEXT, version=_TEXT, title=_TEXT),
+    ),
+    "tools/call": _demand("content", content={"type": "array", "items": _BLOCK}),
+}
+
+
+def _misshapen(key: str, shape: str, value: object, who: str = "") -> Findings:
+    for problem in validate_arguments(value, _DUE[shape]):
+        yield key, who + str(problem).replace("必填参数", "").replace("参数 ", "")
 
 
 def _in_tool(tool: dict, server: str) -> Findings:
     name, text = tool.get("name"), str(tool.get("description") or "")
-    tests = {
+    where = f"工具 {show(name)}"
+    yield from _true({
         "name": not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)),
         "combined": len(f"{server}{name}") > MOST_COMBINED,
         "no text": not text.strip(),
         "text": len(text) > DESCRIPTION_LIMIT,
-    }
-    yield from ((key, show(name)) for key, found in tests.items() if found)
+    }, where)
     for key in ("inputSchema", "outputSchema"):
-        if key in tool:
-            yield from ((fault, f"工具 {show(name)} 的 {key} ") for fault in _in_schema(tool[key]))
-
-
-_TEXTS = ("name", "title", "description", "uri", "uriTemplate", "mimeType")
-_NEEDED = {
-    "tools": ("name", "inputSchema"), "resources": ("uri", "name"),
-    "resourceTemplates": ("uriTemplate", "name"), "prompts": ("name",),
-}
+        schema = as_object(tool.get(key))
+        yield from _true({
+            "$schema": "$schema" in schema,
+            "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
+            "big": len(json_text(json_value(schema))) > 8192,
+        }, f"{where} 的 {key}")
 
 
 def _in_list(key: str, result: dict, server: str) -> Findings:
-    entries = result.get(key)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        yield "no list", key
-        return
-    yield from _nulls(result, "结果")
-    for number, entry in enumerate(entries):
-        for field in _NEEDED[key]:
-            if field not in entry:
-                yield "field", f"{key}[{number}] 没有 {field}"
-        for field in _TEXTS:
-            if not isinstance(entry.get(field), (str, type(None))):
-                yield "kind", f"{key}[{number}].{field}"
-        if key == "tools":
-            yield from _in_tool(entry, server)
+    yield from _misshapen("shape", key, result)
+    listed = result.get(key)
+    entries = [*map(as_object, listed)] if isinstance(listed, list) else []
     names = [show(entry.get("name")) for entry in entries]
     if key in ("tools", "prompts") and len(set(names)) < len(names):
         yield "names", key
+    if key == "tools":
+        for tool in entries:
+            yield from _in_tool(tool, server)
 
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    content, value = result.get("content"), result.get("structuredContent")
-    kinds = {"text", "image", "audio", "resource", "resource_link"}
-    if not isinstance(content, list):
-        yield "content", who
-    elif not all(isinstance(block, dict) and block.get("type") in kinds for block in content):
-        yield "block", who
-    elif len(result_text(result)) > 1_000_000:
+    yield from _misshapen("content", "tools/call", result, f"{who} 的结果")
+    if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
+        value = result.get("structuredContent")
         checkable = not check_schema(output)
         if not isinstance(value, dict) or checkable and validate_arguments(value, output):
             yield "output", who
 
 
-def _example(schema: object) -> object:
-    """Some value that the schema may accept."""
+_FOR_EXAMPLE = "(?:例如|比如|e\\.g\\.|[Ee]xamples?)\\W{0,3}[\"'`“「]([^\"'`”」]+)"
+
+
+def _example(schema: object, number: int) -> object:
+    """Some value that the schema may accept, another one for each number; first what it names."""
     match schema:
-        case {"default": value} | {"const": value} | {"enum": [value, *_]}:
+        case {"default": value} | {"const": value}:
             return value
-        case {"examples": [value, *_]} | {"minimum": value}:
-            return value
+        case {"enum": [_, *_] as values} | {"examples": [_, *_] as values}:
+            return values[number % len(values)]
+        case {"minimum": least}:
+            return least + number
         case {"type": "object", **rest}:
             parts = rest.get("properties") or {}
-            return {name: _example(parts.get(name)) for name in rest.get("required") or ()}
-        case {"type": str() as kind}:
-            return {"integer": 1, "number": 1, "boolean": False, "array": []}.get(kind, "test")
+            return {name: _example(parts.get(name), number) for name in rest.get("required") or ()}
+        case {"type": str() as kind, **rest}:
+            guesses = {"integer": 1 + number, "number": 1 + number, "boolean": False, "array": []}
+            named = not number and re.search(_FOR_EXAMPLE, str(rest.get("description")))
+            return guesses.get(kind, named[1] if named else f"test{number}")
     return "test"
 
 
 # The examination, one session after another; each stage asks and yields what it finds.
 
 
+def _last_words(log: Iterable[str]) -> str:
+    """What a log says went wrong; npm says that first, and last where to read more."""
+    lines = [*log]
+    errors = [line for line in lines if re.match(r"(?i)(?!\s).*(error|exception|fail)", line)]
+    return "它的日志：" + " / ".join(errors[:4] or lines[-1:]) if lines else ""
+
+
 def _opening(patient: Patient) -> Findings:
     """The handshake as most hosts do it today."""
-    begin, result = time.monotonic(), None
+    begin, reply = time.monotonic(), {}
     with contextlib.suppress(ServerGoneError):
-        result = patient.ask("initialize", _HELLO).get("result")
-    took = time.monotonic() - begin
+        reply = patient.ask("initialize", _HELLO)
+    took, result = time.monotonic() - begin, reply.get("result")
     if not isinstance(result, dict):
-        patient.about = None
-        yield "start", "".join(f"；它最后的日志：{line}" for line in list(patient.log)[-1:])
+        yield "start", f"它回答：{show(reply)}" if reply else _last_words(patient.log)
         return
     patient.about = result
     patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
+    patient.name = as_object(result.get("serverInfo")).get("name", "")
     if took > SLOWEST_START:
-        yield "slow", round(took)
-    if REVISIONS.get(str(result.get("protocolVersion")), MODERN).modern:
-        yield "version", show(result.get("protocolVersion"))
-    match result:
-        case {"serverInfo": {"name": str() as name, "version": str()}, "capabilities": dict()}:
-            patient.name = name
-        case _:
-            yield "about", ""
-    yield from _nulls(result, "initialize")
+        yield "slow", math.ceil(took)
+    yield from _misshapen("about", "initialize", result)
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
             yield "window", method
@@ -9890,45 +9903,56 @@ def _offers(patient: Patient) -> Findings:
     """The four lists with all their pages; the tools are kept for calling."""
     offered = as_object(patient.about.get("capabilities"))
     for capability, method, key, _ in _OFFERS:
-        params, cursors = None, set()
-        for _ in range(MOST_PAGES):
-            reply = patient.ask(method, params)
+        cursor, seen = None, []
+        while not seen or isinstance(cursor, str):
+            if cursor in seen or len(seen) == MOST_PAGES:
+                yield "cursor", method
+                break
+            reply = patient.ask(method, {"cursor": cursor} if seen else None)
             result = reply.get("result")
             if not isinstance(result, dict):
                 yield "list" if capability in offered or not reply else "undeclared", method
                 break
             yield from _in_list(key, result, patient.name)
             if key == "tools" and isinstance(result.get(key), list):
-                patient.tools += result[key]
-            params = {"cursor": result.get("nextCursor")}
-            if not isinstance(params["cursor"], str):
-                break
-            if params["cursor"] in cursors:
-                yield "cursor", method
-                break
-            cursors.add(params["cursor"])
-        else:
-            yield "cursor", method
+                patient.tools = (patient.tools + result[key])[:MOST_COUNTED]
+            seen.append(cursor)
+            cursor = result.get("nextCursor")
+
+
+def _call(patient: Patient, who: str, tool: dict, arguments: object):
+    """Yields what is wrong with the reply to a call; returns why the call failed, "" if it did not.
+
+    That is no fault: a tool may refuse what it is given.
+    """
+    reply = patient.ask("tools/call", {"name": tool["name"], "arguments": arguments})
+    if not reply:
+        yield "silent", who
+    elif "error" in reply:
+        return show(reply["error"])
+    else:
+        result = as_object(reply.get("result"))
+        yield from _in_result(who, result, tool.get("outputSchema"))
+        if result.get("isError") is True:
+            return result_text(result)
+    return ""
 
 
 def _calls(patient: Patient) -> Findings:
     """Calls that do no harm: of no tool at all, and of tools that say they only read."""
-    calls = [("不存在的工具", "no_such_tool", {}, None)]
+    yield from _call(patient, "不存在的工具", {"name": "no_such_tool"}, {})
     for tool in patient.tools:
         match tool:
             case {
                 "name": name, "inputSchema": {"type": "object"} as schema,
                 "annotations": {"readOnlyHint": True},
             } if not check_schema(schema):
-                arguments = _example(schema)
-                if not validate_arguments(arguments, schema):
-                    calls.append((f"工具 {show(name)} ", name, arguments, tool.get("outputSchema")))
-    for who, name, arguments, output in calls:
-        reply = patient.ask("tools/call", {"name": name, "arguments": arguments})
-        if not reply:
-            yield "silent", f"调用{who}"
-        elif isinstance(reply.get("result"), dict):
-            yield from _in_result(who, reply["result"], output)
+                who, reasons = f"工具 {show(name)}", set()
+                for arguments in (_example(schema, 0), _example(schema, 1)):
+                    if reasons != {""} and not validate_arguments(arguments, schema):
+                        reasons.add((yield from _call(patient, who, tool, arguments)))
+                if len(reasons) == 1 and "" not in reasons:
+                    yield "useless", f"{who} 试了几种参数都失败：{reasons.pop()}"
     if not patient.ask("no/such/method"):
         yield "unknown", ""
     if not patient.ask("initialize", _HELLO):
@@ -9940,14 +9964,14 @@ def _manners(patient: Patient) -> Findings:
     silent = []
     for name, line in WRONG_LINES.items():
         try:
-            if not patient.reaction(line):
+            if not patient.reacts(line):
                 silent.append(name)
         except McpError:
             yield "fragile", name
             return
     if silent:
         yield "wrong lines", "、".join(silent)
-    if patient.reaction(encode(notification_message("notifications/no_such"))):
+    if patient.reacts(encode(notification_message("notifications/no_such"))):
         yield "notified", ""
     patient.end_input()
     if not patient.ended(CLOSE_SECONDS):
@@ -9969,13 +9993,12 @@ def _probe(patient: Patient) -> Findings:
         return
     if not reply:
         yield "probe", ""
-    result = reply.get("result")
-    versions = result.get("supportedVersions") if isinstance(result, dict) else None
-    patient.modern = isinstance(versions, list) and MODERN.name in versions
-    if patient.modern:
-        yield from _modern_keys("server/discover", result)
+    match reply:
+        case {"result": {"supportedVersions": [*versions]} as result} if MODERN.name in versions:
+            patient.modern = True
+            yield from _modern_keys("server/discover", result)
     if "result" not in patient.ask("initialize", _HELLO):
-        yield "locked" if patient.modern else "no way back", ""
+        yield "locked", ""
 
 
 def _stateless(patient: Patient) -> Findings:
@@ -9987,112 +10010,94 @@ def _stateless(patient: Patient) -> Findings:
         yield "stateless", ""
 
 
-_STAGES = ((_opening, _offers, _calls, _manners), (_probe,), (_stateless,))
-
-
-def mcp_examine(command: Sequence[str]) -> Findings:
-    """Every finding about a server, each once; it is started up to three times, as hosts do."""
-    seen: dict[tuple[str, str], None] = {}
-    patience = 3 * SLOWEST_START
-    for stages in _STAGES:
-        found: list[tuple[str, object]] = []
-        with Patient(command, patience) as patient:
-            try:
-                for stage in stages:
-                    if patient.about is not None:
-                        found += stage(patient)
-            except McpError as error:
-                found.append(("died", " ".join(str(error).split())))
-        found += _in_lines(patient.lines)
-        patience = patient.patience
-        seen |= dict.fromkeys((key, str(where)) for key, where in found)
-        if patient.about is None or _probe in stages and not patient.modern:
-            break
-    yield from seen
+def mcp_examine(command: Sequence[str]) -> dict[str, list[str]]:
+    """Keys of FAULTS, each with its places; it is started up to three times, as hosts do."""
+    with Patient(command) as patient:
+        patient.undergo(_opening)
+        if patient.about is not None:
+            patient.undergo(_offers, _calls, _manners)
+            patient.restart()
+            patient.undergo(_probe)
+        if patient.modern:
+            patient.restart()
+            patient.undergo(_stateless)
+    return {key: [*places] for key, places in [*patient.found.items()]}  # it may still be read from
 
 
 def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
     """One line for each finding, grave ones first, and a verdict."""
-    places = collections.defaultdict(list)
-    for key, where in mcp_examine(command):
-        places[key].append(where)
-    for key, found in sorted(places.items(), key=lambda item: not FAULTS[item[0]][1]):
-        what, breaks, fix = FAULTS[key]
-        mark = GRAVE if breaks else "[建议]"
-        for where in found[:MOST_PLACES]:
-            line = f"{mark} {what.format(where)}"
-            yield "。".join(filter(None, (line, breaks, fix))) + "。"
-        if more := found[MOST_PLACES:]:
+    found, counts = mcp_examine(command), collections.Counter()
+    for key in sorted(found, key=lambda key: not FAULTS[key][1]):
+        what, *advice = FAULTS[key]
+        mark = GRAVE if advice[0] else ADVICE
+        counts[mark] += len(found[key])
+        for where in found[key][:MOST_PLACES]:
+            texts = (what.format(where).rstrip("。"), *advice)
+            yield f"{mark} " + "".join(f"{text}。" for text in texts if text)
+        if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
-    total = sum(map(len, places.values()))
-    grave = sum(len(found) for key, found in places.items() if FAULTS[key][1])
-    yield f"{grave} 个问题会让主机出错，{total - grave} 条建议。" if total else SOUND
+    yield f"{counts[GRAVE]} 个问题会让主机出错，{counts[ADVICE]} 条建议。" if found else SOUND
+
 
 
 # ── Registering with a host ──
 
 
-class Host(NamedTuple):
-    """A program that starts MCP servers: the shape of its configuration, and where the file is."""
-
-    title: str
-    block: Callable[[str, list[str]], str]
-    places: tuple[tuple[str, str], ...]  # (system or scope, path)
-    hint: str
+def _pretty(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _json_block(key: str, **extra: str) -> Callable[[str, list[str]], str]:
-    def block(command: str, arguments: list[str]) -> str:
-        entry = {**extra, "command": command, "args": arguments}
-        return json.dumps({key: {SERVER_NAME: entry}}, ensure_ascii=False, indent=2)
-
-    return block
+def _json_block(key: str, command: str, arguments: list[str], **extra: str) -> str:
+    entry = {**extra, "command": command, "args": arguments}
+    return _pretty({key: {SERVER_NAME: entry}})
 
 
 def _toml_block(command: str, arguments: list[str]) -> str:
-    """A JSON string is also a TOML basic string: the escapes are the same."""
-    listed = ", ".join(json_text(argument) for argument in arguments)
-    return f"[mcp_servers.{SERVER_NAME}]\ncommand = {json_text(command)}\nargs = [{listed}]"
+    """A JSON string is also a TOML basic string, and a list of them a TOML array."""
+    text, listed = json_text(command), json_text(arguments)
+    return f"[mcp_servers.{SERVER_NAME}]\ncommand = {text}\nargs = {listed}"
 
 
+_IN_HOME = "Windows 上 ~ 是 %USERPROFILE%。"
+# Programs that start MCP servers: the shape of their configuration, and where the file is.
 HOSTS = {
-    "claude": Host(
-        "Claude Desktop", _json_block("mcpServers"),
-        (
+    "claude": types.SimpleNamespace(
+        title="Claude Desktop", block=functools.partial(_json_block, "mcpServers"),
+        places=(
             ("macOS", "~/Library/Application Support/Claude/claude_desktop_config.json"),
             ("Windows", r"%APPDATA%\Claude\claude_desktop_config.json"),
             ("Linux", "~/.config/Claude/claude_desktop_config.json"),
         ),
-        "改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
+        hint="改完要完全退出再打开 Claude Desktop。加 --write 可以直接写进去。",
     ),
-    "cursor": Host(
-        "Cursor", _json_block("mcpServers"),
-        (("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
-        "Windows 上 ~ 是 %USERPROFILE%。",
+    "cursor": types.SimpleNamespace(
+        title="Cursor", block=functools.partial(_json_block, "mcpServers"),
+        places=(("全部项目", "~/.cursor/mcp.json"), ("一个项目", ".cursor/mcp.json")),
+        hint=_IN_HOME,
     ),
-    "vscode": Host(
-        "VS Code", _json_block("servers", type="stdio"),
-        (
+    "vscode": types.SimpleNamespace(
+        title="VS Code", block=functools.partial(_json_block, "servers", type="stdio"),
+        places=(
             ("一个工作区", ".vscode/mcp.json"),
             ("macOS", "~/Library/Application Support/Code/User/mcp.json"),
             ("Windows", r"%APPDATA%\Code\User\mcp.json"),
             ("Linux", "~/.config/Code/User/mcp.json"),
         ),
-        "也可以用命令 MCP: Open User Configuration 打开。",
+        hint="也可以用命令 MCP: Open User Configuration 打开。",
     ),
-    "codex": Host(
-        "Codex", _toml_block,
-        (("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
-        "Windows 上 ~ 是 %USERPROFILE%。",
+    "codex": types.SimpleNamespace(
+        title="Codex", block=_toml_block,
+        places=(("全部项目", "~/.codex/config.toml"), ("一个项目", ".codex/config.toml")),
+        hint=_IN_HOME,
     ),
 }
 
 
-def mcp_config_text(host: Host, command: Sequence[str], style: Style) -> list[str]:
+def mcp_config_text(host, command: Sequence[str], style: Style) -> tuple[str, str, str]:
     """For one host: a title, the block, ready to paste, and where it goes."""
-    places = ["  " + line for line in table(host.places)]
-    block = host.block(command[0], list(command[1:]))
-    return [heading(host.title, style), block, "\n写进这个文件：", *places, host.hint]
+    places = "".join(f"\n  {line}" for line in table(host.places))
+    block = host.block(command[0], [*command[1:]])
+    return heading(host.title, style), block, f"\n写进这个文件：{places}\n{host.hint}"
 
 
 def claude_config_path() -> str:
@@ -10101,15 +10106,16 @@ def claude_config_path() -> str:
     return os.path.expanduser(os.path.expandvars(dict(HOSTS["claude"].places)[system]))
 
 
-def _merged(text: str, block: dict, path: str) -> dict:
+def _merged(old: bytes, block: dict, path: str) -> str:
+    """The configuration with our entry, as text. Raises McpError where there is no place for it."""
     try:
-        config = json.loads(text) if text.strip() else {}
+        config = json.loads(old.decode("utf-8-sig").strip() or "{}")
+        config.setdefault("mcpServers", {}).update(block["mcpServers"])
     except ValueError as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
-    servers = config.get("mcpServers", {}) if isinstance(config, dict) else None
-    if not isinstance(servers, dict):
-        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它")
-    return config | {"mcpServers": servers | block["mcpServers"]}
+    except AttributeError:
+        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
+    return _pretty(config) + "\n"
 
 
 def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
@@ -10119,26 +10125,27 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
-    old = ""
+    old, draft = b"", f"{path}.new"
     if os.path.exists(path):
-        with open(path, encoding="utf-8-sig") as file:
+        with open(path, "rb") as file:
             old = file.read()
-    block = json.loads(HOSTS["claude"].block(command[0], list(command[1:])))
-    new = json.dumps(_merged(old, block, path), ensure_ascii=False, indent=2) + "\n"
+    block = json.loads(HOSTS["claude"].block(command[0], [*command[1:]]))
+    new = _merged(old, block, path).encode("utf-8", "replace")
     if old == new:
         yield f"已经登记过了，没有改动：{path}"
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(draft, "wb") as file:
+        file.write(new)
     if old:
         names = (f"{path}.bak{number or ''}" for number in itertools.count())
         backup = next(name for name in names if not os.path.exists(name))
         shutil.copy2(path, backup)
+        shutil.copymode(path, draft)  # it may hold keys, for its owner alone
         yield f"原来的文件备份在 {backup}"
-    draft = f"{path}.new"
-    with open(draft, "w", encoding="utf-8", newline="\n") as file:
-        file.write(new)
     os.replace(draft, path)  # at once: a crash leaves the old file or the new one
     yield f"已写入 {path}，请完全退出再打开 Claude Desktop。"
+
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -10148,11 +10155,10 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
 # text; `main` prints them and turns every failure into one line and an exit code.
 
 DEBUG_VARIABLE = "W4D3_DEBUG"  # set to 1 to see tracebacks
-WIDEST = 120  # columns; longer lines are hard to read
-NARROWEST = 30
+NARROWEST, WIDEST = 30, 120  # columns; longer lines are hard to read
 PIPED_WIDTH = 80  # columns when the output is no terminal
 IMPORT_SECONDS = 60.0  # for one --tools file: torch takes a while, an endless loop for ever
-PRINTED = 1_000_000  # characters that user code may print
+ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
 _FUNCTIONS = (types.FunctionType, types.MethodType, type(functools.cache(len)))
 
 
@@ -10160,31 +10166,78 @@ class UsageError(Exception):
     """The command line is wrong; the message says what to do. Exit code 2."""
 
 
+# --- output ---
+
+
+class _OutputError(Exception):
+    """Standard output takes nothing more. Exit code 1."""
+
+
+def _writer(stream, failed: Callable[[OSError], None] | None = None) -> Callable[[str], None]:
+    """Writes text at once. Where the stream takes no more, that is told once, if to anybody."""
+    def write(text: str) -> None:
+        if stream.isatty():  # \r is our own: it counts the seconds
+            text = "\r".join(map(printable, text.split("\r")))
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:  # Python flushes it again at the end: let that go nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if failed:
+                failed(error)
+
+    return write
+
+
+def _complain(text: str) -> None:
+    _writer(sys.stderr)(text + "\n")
+
+
+def _end(error: OSError) -> typing.NoReturn:
+    """What a standard output that takes no more means for the program."""
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… | head`
+        raise SystemExit(0)
+    raise _OutputError(f"写不了标准输出：{error.strerror}")
+
+
+def _spell_out(stream, how: str) -> None:
+    """A GBK console must not crash on a rare character."""
+    with contextlib.suppress(AttributeError):  # no text file, as in a notebook
+        stream.reconfigure(errors=how)
+
+
+def screen_style(stream) -> Style:
+    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
+    terminal, wanted = stream.isatty(), os.environ.get("COLUMNS", "")[:9]
+    width = int(wanted) if wanted.isdecimal() else 0
+    if terminal and not width:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if colour and os.name == "nt":
+        os.system("")  # switches a Windows console to understanding colour codes
+    return Style(max(NARROWEST, min(width or PIPED_WIDTH, WIDEST)), colour)
+
+
 # --- the user's own tools and notes ---
 
 
-class _OwnStdout:
-    """sys.stdout for our main thread alone: what user code prints, or its child, is stderr's."""
+_kept: list = []  # our standard output, once the usual one has been left to user code
 
-    def __init__(self):
-        self._stream, self._printed = sys.stdout, 0
-        with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a test
-            shared = sys.stdout.fileno()
-            self._stream = open(  # noqa: SIM115 - open as long as we are
-                os.dup(shared), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors,
-            )
-            os.dup2(sys.stderr.fileno(), shared)
 
-    def __getattr__(self, name: str):
-        if threading.current_thread() is threading.main_thread():
-            return getattr(self._stream, name)
-        return {"write": self._write, "close": bool}.get(name) or getattr(sys.stderr, name)
+def _stdout():
+    return _kept[0] if _kept else sys.stdout
 
-    def _write(self, text: str) -> int:
-        self._printed += len(text)
-        if self._printed > PRINTED:
-            raise RuntimeError(f"打印了超过 {PRINTED:,} 个字符")
-        return sys.stderr.write(text)
+
+def _keep_stdout() -> None:
+    """Make standard output ours alone: what user code prints, or its child, goes to stderr."""
+    theirs = sys.stdout
+    with contextlib.suppress(OSError, ValueError):  # raised where it is no file, as in a notebook
+        _kept.append(open(  # noqa: SIM115 - open as long as we are
+            os.dup(theirs.fileno()), "w", encoding=theirs.encoding, errors=theirs.errors,
+        ))
+        os.dup2(sys.stderr.fileno(), theirs.fileno())
+        theirs.reconfigure(line_buffering=True)
 
 
 def _failure_of(work: Callable[[], None], seconds: float) -> BaseException | None:
@@ -10274,45 +10327,7 @@ def add_user_tools(registry: ToolRegistry, path: str) -> None:
         raise UsageError(f"--tools：{path} 里没有公开的函数：{rules}")
 
 
-def _silence(stream) -> None:
-    """Let a stream that failed write to nowhere: Python flushes it again at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _writer(stream) -> Callable[[str], None]:
-    """Writes text at once. When stderr takes no more there is nobody to tell."""
-    def write(text: str) -> None:
-        if stream.isatty():  # \r is our own: it counts the seconds
-            text = "\r".join(map(printable, text.split("\r")))
-        try:
-            stream.write(text)
-            stream.flush()
-        except OSError:
-            _silence(stream)
-            if stream is not sys.stderr:
-                raise
-
-    return write
-
-
-def _complain(text: str) -> None:
-    _writer(sys.stderr)(text + "\n")
-
-
-def _check_paths(args) -> None:
-    """Raise UsageError for a --tools file or a --notes folder that cannot be read."""
-    for path in args.tools or ():
-        if os.path.isdir(path):
-            raise UsageError(f"--tools {said(path)}：这是文件夹，请写出里面的 .py 文件")
-        if not path.endswith(".py") or not os.path.isfile(path):
-            reason = "不是 Python 文件（.py）" if os.path.exists(path) else "没有这个文件"
-            raise UsageError(f"--tools {said(path)}：{reason}")
-    if args.notes and not (os.path.isdir(args.notes) and os.access(args.notes, os.R_OK | os.X_OK)):
-        reason = "没有权限读" if os.path.isdir(args.notes) else "没有这个文件夹"
-        raise UsageError(f"--notes {said(args.notes)}：{reason}")
-
-
-def chosen_notes(args, **options: Any) -> NotesIndex:
+def chosen_notes(args) -> NotesIndex:
     """The notes of --notes, or the bundled ones; a large folder is indexed in the user's cache."""
     def progress(done: int, total: int) -> None:
         if total > PROGRESS_STEP:  # fewer files take no time
@@ -10321,7 +10336,7 @@ def chosen_notes(args, **options: Any) -> NotesIndex:
     if not args.notes:
         return NotesIndex(NOTES_FOLDER)
     cache = notes_cache(sys.platform, os.environ, os.path.expanduser("~"))
-    return LargeNotesIndex(args.notes, cache, progress=progress, **options)
+    return LargeNotesIndex(args.notes, cache, progress=progress)
 
 
 def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
@@ -10339,8 +10354,8 @@ def chosen_tools(args, notes: NotesIndex | None = None) -> ToolRegistry:
     registry = built_in_tools(notes)
     if own_notes(args):
         registry = ToolRegistry(map(tool_for_own_notes, registry))
-    if args.tools and sys.stdout is not sys.stderr:  # as the server has it
-        sys.stdout = _OwnStdout()
+    if args.tools and not _kept and sys.stdout is not sys.stderr:  # as the server has it
+        _keep_stdout()
     for path in dict.fromkeys(map(os.path.abspath, args.tools or ())):
         add_user_tools(registry, path)
     return registry
@@ -10352,7 +10367,7 @@ def _tell_missing_notes(args) -> None:
         _complain("注意：脚本旁边没有 notes 文件夹，查不到讲义；请一起复制来，或加 --notes DIR")
 
 
-def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
+def _pick_tools(registry: ToolRegistry, names: Iterable[str]) -> ToolRegistry:
     for name in names:
         if name not in registry:
             near = closest(name, registry.names)
@@ -10361,8 +10376,7 @@ def _pick_tools(registry: ToolRegistry, names: list[str]) -> ToolRegistry:
     return registry.subset(dict.fromkeys(names)) if names else registry
 
 
-def _pretty(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+# --- commands without a model: each takes the flags and yields lines ---
 
 
 def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Iterator[str]:
@@ -10393,7 +10407,7 @@ def run_call(args, style: Style) -> Iterator[str]:
     name, *texts = args.call
     tools = chosen_tools(args)
     _pick_tools(tools, [name])
-    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),)), Turn()])
+    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),))])
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
@@ -10405,21 +10419,7 @@ def run_call(args, style: Style) -> Iterator[str]:
 def run_router_demo(args, style: Style) -> Iterator[str]:
     """--router-demo: how a request is routed among the 40 tools of the catalogue."""
     query = args.router_demo if isinstance(args.router_demo, str) else ""
-    yield from router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
-
-
-ROUTE_ABOVE = 20  # --ask routes by itself when more tools are offered than this
-
-
-def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
-    """What --ask offers a model: all tools while they are few, else those that fit the question.
-
-    With search_tools among them, so that what routing misses is one call away.
-    """
-    if args.no_route or (args.route is None and len(registry) <= ROUTE_ABOVE):
-        return registry
-    k = args.route or ROUTED_TO
-    return registry if len(registry) <= k else with_tool_search(ToolRouter(registry), question, k=k)
+    return router_demo_text(query, catalogue_tools(chosen_tools(args)), style)
 
 
 SCENARIO_NUMBERS = [str(number) for number, _ in enumerate(SCENARIOS, 1)]
@@ -10432,7 +10432,7 @@ def run_demo(args, style: Style) -> Iterator[str]:
     tools = chosen_tools(args)
     if args.json:
         runs = [plain_messages(play(SCENARIOS[number - 1], tools)[0]) for number in numbers]
-        yield _pretty(runs[0] if len(runs) == 1 else runs)
+        yield _pretty(runs if runs[1:] else runs[0])
         return
     for number in numbers:
         yield from demo_text(number, tools, style)
@@ -10461,40 +10461,48 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
     """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
-    *findings, verdict = mcp_doctor_text(args.rest or our_server(args))
-    yield from findings
-    yield verdict
-    if any(line.startswith(GRAVE) for line in findings):
+    lines = [*mcp_doctor_text(args.rest or our_server(args))]
+    yield from lines
+    if any(line.startswith(GRAVE) for line in lines):
         raise SystemExit(1)
 
 
 def run_mcp_config(args, style: Style) -> Iterator[str]:
     """--mcp-config: how to register this server with a host; --write does it."""
     _tell_missing_notes(args)
+    chosen, command = args.mcp_config, our_server(args)
     if args.write:
-        if args.mcp_config != "claude":
+        if chosen != "claude":
             raise UsageError("--write 只用于 --mcp-config claude，其他主机请自己粘贴")
-        yield from write_claude_config(claude_config_path(), our_server(args))
-        return
-    if host := HOSTS.get(args.mcp_config):  # stdout is the file: the block and nothing else
-        title, block, *where = mcp_config_text(host, our_server(args), style)
+        yield from write_claude_config(claude_config_path(), command)
+    elif chosen in HOSTS:  # stdout is the file: the block and nothing else
+        title, block, where = mcp_config_text(HOSTS[chosen], command, style)
         _complain(title)
         yield block
-        _complain("\n".join(where))
-        return
-    for host in HOSTS.values():
-        yield from mcp_config_text(host, our_server(args), style)
-        yield ""
+        _complain(where)
+    else:
+        for host in HOSTS.values():
+            yield from (*mcp_config_text(host, command, style), "")
 
 
-def _is_whole(text: str) -> bool:
-    return not re.search("[\ud800-\udfff]", text)
+# --- --ask and --models ---
+
+
+def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
+    """What --ask offers a model: all tools while they are few, else those that fit the question.
+
+    With search_tools among them, so that what routing misses is one call away.
+    """
+    k = args.route or ROUTED_TO
+    if args.no_route or len(registry) <= (args.route or ROUTE_ABOVE):
+        return registry
+    return with_tool_search(ToolRouter(registry), question, k=k)
 
 
 def _read_question(text: str) -> str:
     """The question itself, or standard input for "-" in the first encoding that fits."""
-    if text != "-":
-        return os.fsencode(text).decode("utf-8", "replace") if not _is_whole(text) else text
+    if text != "-":  # in a locale without UTF-8 its bytes come as half characters
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if sys.stdin.isatty():
         _complain("请输入问题，写完按 Ctrl-D（Windows 按 Ctrl-Z 再回车）")
     data = sys.stdin.buffer.read()
@@ -10503,20 +10511,6 @@ def _read_question(text: str) -> str:
         with contextlib.suppress(UnicodeDecodeError, LookupError):
             return data.decode(encoding)
     return data.decode("utf-8", "replace")
-
-
-def _setting(text: str) -> tuple[str, object]:
-    """(key, value) of -o KEY=VALUE; the value is JSON where it is JSON, else text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"-o 要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {text}")
-    with contextlib.suppress(ValueError, RecursionError):
-        parsed = json.loads(value)
-        json.dumps(parsed, allow_nan=False)  # NaN stays a word
-        return key, parsed
-    if value[:1] in ("[", "{", '"'):
-        raise UsageError(f"-o {key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
-    return key, value
 
 
 def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
@@ -10529,20 +10523,19 @@ def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
 def _only_model(model: HttpModel) -> str:
     """The one model that the server lists. Raises UsageError with the list when it has several."""
     names = model.models()
-    if len(names) == 1:
-        return names[0]
     if not names:
         raise UsageError(
             "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
         )
-    raise UsageError("请用 --model 选一个模型：\n" + "\n".join(f"  {name}" for name in names))
+    if names[1:]:
+        raise UsageError("\n  ".join(["请用 --model 选一个模型：", *names]))
+    return names[0]
 
 
 def _connect(args, notice: Callable[[str], None]):
     """The model that the flags and the environment choose, without its name if none is given."""
     kind, name = BACKENDS[args.backend], (args.model or "").strip()
-    options = dict(map(_setting, args.o or ()))
-    settings = Settings(name, options, args.max_tokens, not args.no_stream)
+    settings = Settings(name, dict(args.o or ()), args.max_tokens, not args.no_stream)
     if kind is TransformersLLM:
         if not name:
             raise UsageError("--backend transformers 要用 --model 给出本机的模型目录")
@@ -10557,7 +10550,7 @@ def _connect(args, notice: Callable[[str], None]):
 
 def run_models(args, style: Style) -> Iterator[str]:
     """--models: the names of the models that the server offers, one a line."""
-    if args.backend not in BACKENDS or args.backend == "transformers":
+    if args.backend in ("mock", "transformers"):
         raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
     yield from _connect(args, _complain).models()
 
@@ -10577,20 +10570,11 @@ def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
 def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
     """A function that appends a line to the file of --trace; a full disk does not end the run."""
     try:
-        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until the program ends
+        file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - till the end
     except OSError as error:
         raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
-    failures = []
-
-    def write(line: str) -> None:
-        try:
-            if not failures:
-                file.write(line.encode())
-        except OSError as error:
-            failures.append(error)
-            screen.line(f"--trace：写不进 {path}：{error.strerror}；记录不完整", "bad")
-
-    return write
+    lost = "--trace：写不进 {}：{}；记录不完整"
+    return _writer(file, lambda error: screen.line(lost.format(path, error.strerror), "bad"))
 
 
 _WHAT_NEXT = {
@@ -10608,8 +10592,7 @@ def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> 
             "answer": end.text, "reason": end.reason, "turns": end.turns,
             "usage": end.usage._asdict(), "messages": messages,
         }
-        error = {"error": str(failure) or "用户中断"} if failure else {}
-        yield _pretty({**run, **error})
+        yield _pretty({**run, **({"error": str(failure) or "用户中断"} if failure else {})})
     elif end.text and screen.shown.strip() != end.text.strip():
         yield end.text
     if failure:
@@ -10620,22 +10603,6 @@ def _outcome(args, screen, messages, end: Finished, failure, seconds: float) -> 
         raise BackendError(f"{STOP_REASONS[end.reason]}；{_WHAT_NEXT[end.reason]}")
 
 
-def screen_style(stream) -> Style:
-    """Width and colour of an output stream; NO_COLOR, TERM=dumb and COLUMNS are respected."""
-    terminal = stream.isatty()
-    wanted = os.environ.get("COLUMNS", "")
-    width = PIPED_WIDTH
-    if wanted.isdecimal() and int(wanted[:9]) > 0:
-        width = int(wanted[:9])
-    elif terminal:
-        with contextlib.suppress(OSError):
-            width = os.get_terminal_size(stream.fileno()).columns or PIPED_WIDTH
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    if colour and os.name == "nt":
-        os.system("")  # switches a Windows console to understanding colour codes
-    return Style(max(NARROWEST, min(width, WIDEST)), bool(colour))
-
-
 def run_ask(args, style: Style) -> Iterator[str]:
     """--ask: the answer of a model that may use the tools; everything else goes to stderr."""
     question = _read_question(args.ask).strip()
@@ -10643,16 +10610,17 @@ def run_ask(args, style: Style) -> Iterator[str]:
         raise UsageError("问题是空的，例如 --ask \"17*23+4 是多少？\"；--ask - 从标准输入读")
     if args.trace_args and not args.trace:
         raise UsageError("--trace-args 要和 --trace FILE.jsonl 一起用")
-    both = sys.stdout.isatty() and sys.stderr.isatty() and not (args.json or args.q)
-    screen = LiveScreen(
-        _writer(sys.stderr), screen_style(sys.stderr),
-        level=QUIET if args.q else FULL if args.v else NORMAL,
-        terminal=sys.stderr.isatty(), answer=_writer(sys.stdout) if both else None,
-    )
     registry = chosen_tools(args)
     registry.coerce = True  # real models write "4096" for 4096; each repair is shown
     tools = routed_tools(registry, question, args)
     choice = _wanted_choice(args.tool_choice, tools)
+    terminal = sys.stderr.isatty()
+    both = terminal and _stdout().isatty() and not (args.json or args.q)
+    screen = LiveScreen(
+        _writer(sys.stderr), screen_style(sys.stderr),
+        level=QUIET if args.q else FULL if args.v else NORMAL,
+        terminal=terminal, answer=_writer(_stdout(), _end) if both else None,
+    )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT
@@ -10690,7 +10658,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
 
 # --- the tables ---
 
-# A reader turns the text after an option into its value, or raises UsageError with what is wrong.
+# A reader turns the text after a flag into its value, or raises UsageError with what is wrong.
 
 
 def _not_blank(text: str) -> str:
@@ -10718,108 +10686,114 @@ def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
     return read
 
 
-class Command(NamedTuple):
-    """One thing the program does. `run` takes the parsed flags and yields lines for stdout.
+def _tools_file(text: str) -> str:
+    reason = "不是 Python 文件（.py）"
+    if os.path.isdir(text):
+        reason = "这是文件夹，请写出里面的 .py 文件"
+    elif _not_blank(text).endswith(".py") and os.path.isfile(text):
+        return text
+    elif not os.path.exists(text):
+        reason = "没有这个文件"
+    raise UsageError(f"{said(text)}：{reason}")
 
-    The metavar says how many words it takes: "N" one, "[N]" at most one, "[N …]" any number,
-    "" and "[-- COMMAND …]" none.
+
+def _notes_folder(text: str) -> str:
+    if not os.path.isdir(_not_blank(text)):
+        raise UsageError(f"{said(text)}：没有这个文件夹")
+    if not os.access(text, os.R_OK | os.X_OK):
+        raise UsageError(f"{said(text)}：没有权限读")
+    return text
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """(key, value) of KEY=VALUE; the value is JSON where it is JSON, else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"要写成 KEY=VALUE，例如 -o temperature=0.2，收到的是 {said(text)}")
+    with contextlib.suppress(ValueError, RecursionError):
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False)  # NaN stays a word
+        return key, parsed
+    if value[:1] in ("[", "{", '"'):
+        raise UsageError(f"{key}= 后面不是完整的 JSON：{show(value)}；整段要用单引号括起来")
+    return key, value
+
+
+def _flag(
+    flag: str, metavar: str, help: str, commands: Sequence[str] = (),
+    read: Callable[[str], object] = str, default: object = None, *, many=False, run=None,
+):
+    """A command, which has `run`, or an option of the `commands` it shapes.
+
+    `run` takes the parsed flags and a Style, and gives lines for stdout; `read` takes one word;
+    with `many` the value is a list. A metavar in brackets may be left out. Without one the flag is
+    a switch, and so it is with `-- COMMAND …`, which is not ours to read.
     """
-
-    flag: str
-    metavar: str
-    help: str
-    run: Callable[[object, Style], Iterator[str]]
-    read: Callable[[str], object] = str  # of one word
-
-
-class Option(NamedTuple):
-    """A flag that shapes commands, namely `commands`. Without a metavar it is a switch."""
-
-    flag: str
-    metavar: str
-    help: str
-    commands: tuple[str, ...]
-    read: Callable[[str], object] = _not_blank
-    default: object = None
-    many: bool = False  # may be given several times; the value is a list
+    return types.SimpleNamespace(is_switch=not metavar or "--" in metavar, **locals())
 
 
 COMMANDS = (
-    Command(
-        "--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
-        run_demo, _one_of(SCENARIO_NUMBERS),
-    ),
-    Command(
-        "--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-        run_router_demo,
-    ),
-    Command(
-        "--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成", run_schema,
-    ),
-    Command("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run_call),
-    Command(
-        "--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
-        run_mcp_demo,
-    ),
-    Command(
-        "--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
-        run_mcp_doctor,
-    ),
-    Command("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run_mcp_server),
-    Command(
-        "--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
-        run_mcp_config, _one_of(("all", *HOSTS)),
-    ),
-    Command("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题", run_ask),
-    Command("--models", "", "列出服务器上的模型", run_models),
+    _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
+          read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
+    _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
+          run=run_router_demo),
+    _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
+          run=run_schema, many=True),
+    _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run=run_call, many=True),
+    _flag("--mcp-demo", "[-- COMMAND …]", "逐条看 MCP 的消息；-- 后面可写别家服务器的命令",
+          run=run_mcp_demo),
+    _flag("--mcp-doctor", "[-- COMMAND …]", "体检 MCP 服务器：在哪个主机里会出什么错、怎么改",
+          run=run_mcp_doctor),
+    _flag("--mcp-server", "", "MCP 服务器，由 Claude、Cursor 等主机启动", run=run_mcp_server),
+    _flag("--mcp-config", "[HOST]", f"打印主机的配置：{'、'.join(HOSTS)}",
+          read=_one_of(("all", *HOSTS)), run=run_mcp_config),
+    _flag("--ask", "QUESTION", "问真实的模型，它会用这些工具；- 从标准输入读问题",
+          run=run_ask),
+    _flag("--models", "", "列出服务器上的模型", run=run_models),
 )
 TOOLS = tuple(command.flag for command in COMMANDS if command.flag != "--models")
 MESSAGES, MODEL, ASK = ("--demo", "--mcp-demo", "--ask"), ("--ask", "--models"), ("--ask",)
 
 # In the order of --help: the most used first.
 OPTIONS = (
-    Option("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次", TOOLS, many=True),
-    Option("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS),
-    Option("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
-    Option("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK, str),
-    Option(
-        "--base-url", "URL",
-        "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama", MODEL,
-    ),
-    Option("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL, str),
-    Option(
-        "--backend", "NAME",
-        f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
-        MODEL, _one_of((*BACKENDS, "mock")), "openai",
-    ),
-    Option("-q", "", "安静：只显示答案和错误", ASK),
-    Option("-v", "", "详细：思考、完整的参数和结果", ASK),
-    Option("--approve", "", "每次调用前先问我", ASK),
-    Option("--system", "TEXT", "系统提示，代替默认的", ASK, str),
-    Option("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2", ASK, many=True),
-    Option("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
-    Option("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
-    Option("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
-    Option("--no-stream", "", "不用流式", ASK),
-    Option(
-        "--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
-        ASK, default="auto",
-    ),
-    Option(
-        "--route", "K", f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
-        ASK, _positive(int),
-    ),
-    Option("--no-route", "", "不挑，全部工具都给模型", ASK),
-    Option("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的", ASK),
-    Option("--trace-args", "", "同时记下参数和结果", ASK),
-    Option(
-        "--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
-        ("--schema",), _one_of(TOOL_FORMATS), "openai",
-    ),
-    Option("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
-    Option("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
+    _flag("--tools", "FILE.py", "把这个文件里的公开函数也当工具，可写多次",
+          TOOLS, _tools_file, many=True),
+    _flag("--notes", "DIR", "笔记文件夹，默认是脚本旁边的 notes", TOOLS, _notes_folder),
+    _flag("--json", "", "只打印原始消息：--demo、--mcp-demo、--ask 都能用", MESSAGES),
+    _flag("--model", "NAME", "模型；不写就用 OPENAI_MODEL，或服务器上唯一的一个", ASK),
+    _flag("--base-url", "URL",
+          "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama",
+          MODEL, _not_blank),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL),
+    _flag("--backend", "NAME",
+          f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
+          MODEL, _one_of((*BACKENDS, "mock")), "openai"),
+    _flag("-q", "", "安静：只显示答案和错误", ASK),
+    _flag("-v", "", "详细：思考、完整的参数和结果", ASK),
+    _flag("--approve", "", "每次调用前先问我", ASK),
+    _flag("--system", "TEXT", "系统提示，代替默认的", ASK),
+    _flag("-o", "KEY=VALUE", "原样放进请求，可写多次，例如 -o temperature=0.2",
+          ASK, _setting, many=True),
+    _flag("--max-tokens", "N", "一次回复最多多少 token，默认不限", ASK, _positive(int)),
+    _flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
+    _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
+    _flag("--no-stream", "", "不用流式", ASK),
+    _flag("--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+          ASK, _not_blank, "auto"),
+    _flag("--route", "K",
+          f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
+          ASK, _positive(int)),
+    _flag("--no-route", "", "不挑，全部工具都给模型", ASK),
+    _flag("--trace", "FILE.jsonl", "每个事件追加一行 JSON，字段名用 OpenTelemetry 的",
+          ASK, _not_blank),
+    _flag("--trace-args", "", "同时记下参数和结果", ASK),
+    _flag("--format", "FORMAT", f"哪家的写法：{'、'.join(TOOL_FORMATS)}；默认 openai",
+          ("--schema",), _one_of(TOOL_FORMATS), "openai"),
+    _flag("--lint", "", "检查工具定义写得好不好，逐条说明怎么改、为什么", ("--schema",)),
+    _flag("--write", "", "直接写进 Claude Desktop 的配置文件，原文件留备份", ("--mcp-config",)),
 )
 CONTRADICTIONS = (("--lint", "--format"), ("--route", "--no-route"), ("-q", "-v"))
+ABOUT = ("-h", "--help", "--version")
 
 EXAMPLES = (
     ("--demo", "看六个场景，不联网，什么都不用装"),
@@ -10838,7 +10812,7 @@ HELP_LEFT = 26  # columns for the flags
 SIDE_BY_SIDE = 64  # on a narrower screen the explanation stands below its flag
 
 
-def _flag_lines(rows: Iterable[Command | Option], width: int) -> Iterator[str]:
+def _flag_lines(rows: Iterable, width: int) -> Iterator[str]:
     indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
@@ -10864,18 +10838,15 @@ def short_help(style: Style) -> Iterator[str]:
 def full_help(style: Style) -> Iterator[str]:
     """What --help prints: commands, options by the command they go with, examples."""
     width = min(style.width, HELP_WIDTH)
-    yield from itertools.islice(short_help(style), len([*short_help(style)]) - 3)
-    groups: dict[str, list[Option]] = {}
-    for option in OPTIONS:
-        of_one = f"{option.commands[0]} 的选项"
-        groups.setdefault("通用选项" if len(option.commands) > 2 else of_one, []).append(option)
-    for title, options in groups.items():
-        yield from ("", title)
+    yield from [*short_help(style)][:-3]
+    for whose, options in itertools.groupby(
+        OPTIONS, lambda row: "通用" if len(row.commands) > 2 else f"{row.commands[0]} 的",
+    ):
+        yield f"\n{whose}选项"
         yield from _flag_lines(options, width)
-    yield from ("", "例子")
+    yield "\n例子"
     for arguments, purpose in EXAMPLES:
-        yield f"  # {purpose}"
-        yield f"  python3 w4d3_tools_mcp.py {arguments}"
+        yield f"  # {purpose}\n  python3 w4d3_tools_mcp.py {arguments}"
     codes = "0 成功，1 失败，2 命令写错，130 按了 Ctrl-C"
     yield from wrap(f"\n退出码：{codes}。设 {DEBUG_VARIABLE}=1 看堆栈。", width)
 
@@ -10883,7 +10854,7 @@ def full_help(style: Style) -> Iterator[str]:
 # --- the command line → one command and its flags ---
 
 
-def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> dict[str, list[str]]:
+def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
     """Flag → the texts given with it; words without a flag belong to the command before them."""
     given: dict[str, list[str]] = {}
     command, queue = None, iter(words)
@@ -10892,69 +10863,63 @@ def _sorted_words(words: Iterable[str], rows: dict[str, Command | Option]) -> di
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
-                dashed = flag if flag[:1] == "-" else f"--{flag}"
-                near = closest(dashed, [*rows, "--help", "--version"])
+                near = closest(flag, [*rows, *ABOUT])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
                 raise UsageError(f"不认识 {said(word)}，{hint}")
-            given[command].append(word)
-        elif isinstance(row, Command):
-            if command:
-                twice = f"{flag} 写了两次，请合成一次"
-                both = f"{command} 和 {flag} 不能同时用，请分两次运行"
-                raise UsageError(twice if command == flag else both)
-            command, given[flag] = flag, values
-        else:
-            if row.metavar and not equals:
-                values = [*itertools.islice(queue, 1)]
-                if not values or values[0].partition("=")[0] in rows:
-                    raise UsageError(f"{flag} 后面要跟一个值")
-            given[flag] = given.get(flag, []) + values
+            flag, values = command, [word]
+        elif row.run:
+            if flag in given:
+                raise UsageError(f"{flag} 写了两次，请合成一次")
+            command = flag
+        elif row.metavar and not equals:
+            values = [*itertools.islice(queue, 1)]
+            if not values or values[0].partition("=")[0] in rows:
+                raise UsageError(f"{flag} 后面要跟一个值")
+        given[flag] = given.get(flag, []) + values
     return given
 
 
-def _flag_value(row: Command | Option, words: list[str]) -> object:
+def _flag_value(row, words: list[str]) -> object:
     """What the texts given with a flag mean: a list, one value, or True for a switch."""
-    no_words = not row.metavar or "--" in row.metavar
-    many = getattr(row, "many", " " in row.metavar and not no_words)
     if not words and row.metavar[:1] not in ("", "["):
-        raise UsageError(f"{row.flag} 后面{'至少' if many else ''}要跟一个值")
-    if extra := [] if many else words[0 if no_words else 1:]:
-        hint = "后面不用写值" if no_words else "只能有一个值，有空格时请加引号"
-        raise UsageError(f"{row.flag} {hint}，多出来的是 {said(extra[0])}")
-    try:
-        values = [row.read(word) for word in words]
-    except UsageError as error:
-        raise UsageError(f"{row.flag} {error}") from None
-    return values if many else (values or [True])[0]
+        raise UsageError("后面要跟一个值")
+    if extra := [] if row.many else words[0 if row.is_switch else 1:]:
+        hint = "后面不用写值" if row.is_switch else "只能有一个值，有空格时请加引号"
+        raise UsageError(f"{hint}，多出来的是 {said(extra[0])}")
+    values = [row.read(word) for word in words]
+    return values if row.many else (values or [True])[0]
 
 
-def parse_command_line(own: list[str], rest: list[str]) -> tuple[Command | None, object]:
+def parse_command_line(own: list[str], rest: list[str]) -> tuple:
     """The chosen command (None: none given) and the flags as attributes. Raises UsageError.
 
     `rest` is what came after `--`: somebody else's command, not ours to read.
     """
     rows = {row.flag: row for row in (*COMMANDS, *OPTIONS)}
     given = _sorted_words(own, rows)
-    command = next((row for row in COMMANDS if row.flag in given), None)
-    takers = {row.flag: row.commands for row in OPTIONS if row.flag in given}
-    if rest:
-        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
-    for what, commands in takers.items():
-        if command is None or command.flag not in commands:
-            raise UsageError(f"{what} 要和 {' 或 '.join(commands)} 一起用")
-    for one, other in CONTRADICTIONS:
+    commands = [flag for flag in given if rows[flag].run]
+    for one, other in (*itertools.combinations(commands, 2), *CONTRADICTIONS):
         if one in given and other in given:
             raise UsageError(f"{one} 和 {other} 不能同时用，请去掉一个")
+    takers = {flag: rows[flag].commands for flag in given if flag not in commands}
+    if rest:
+        takers["-- 后面的命令"] = [row.flag for row in COMMANDS if "--" in row.metavar]
+    for what, allowed in takers.items():
+        if not {*commands} & {*allowed}:
+            raise UsageError(f"{what} 要和 {' 或 '.join(allowed)} 一起用")
     flags = types.SimpleNamespace(rest=rest)
     for flag, row in rows.items():
-        value = _flag_value(row, given[flag]) if flag in given else getattr(row, "default", None)
+        try:
+            value = _flag_value(row, given[flag]) if flag in given else row.default
+        except UsageError as error:
+            raise UsageError(f"{flag} {error}") from None
         setattr(flags, flag.lstrip("-").replace("-", "_"), value)
-    return command, flags
+    return rows[commands[0]] if commands else None, flags
 
 
 def _lines(argv: list[str]) -> Iterator[str]:
     style = screen_style(sys.stdout)
-    own = list(itertools.takewhile(lambda word: word != "--", argv))
+    own = [*itertools.takewhile(lambda word: word != "--", argv)]
     if {"-h", "--help"} & {*own}:
         yield from full_help(style)
     elif "--version" in own:
@@ -10966,35 +10931,20 @@ def _lines(argv: list[str]) -> Iterator[str]:
                 "这次运行去掉了 docstring（-OO 或 PYTHONOPTIMIZE=2），而工具的说明都写在里面："
                 "请去掉这个设置再运行"
             )
-        _check_paths(args)
         if args.json or args.schema is not None and not args.lint:
-            with contextlib.suppress(AttributeError):  # no text file, as in a test
-                sys.stdout.reconfigure(errors="json_escapes")
+            _spell_out(sys.stdout, "json_escapes")
         yield from command.run(args, style) if command else short_help(style)
 
 
-# --- output and failure ---
-
-
-class _OutputError(Exception):
-    """Standard output takes nothing more. Exit code 1."""
-
-
-def _put(line: str) -> None:
-    try:
-        print(printable(line) if sys.stdout.isatty() else line, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _OutputError(f"写不了标准输出：{error.strerror}") from error
+# --- failure ---
 
 
 def _failed(error: Exception) -> int:
     """Tell the user what went wrong, in one sentence; returns the exit code."""
-    if isinstance(error, (BrokenPipeError, _OutputError)):
-        _silence(sys.stdout)
-    if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… --schema | head`
-        return 0
+    if _kept:  # a tool that goes on printing must not drown it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with contextlib.suppress(AttributeError, ValueError):  # the tool has closed it
+            sys.stdout.flush()  # waits for what it is printing at this moment
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
         import traceback
 
@@ -11003,8 +10953,8 @@ def _failed(error: Exception) -> int:
         _complain(str(error))
         return 2
     known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
-    reason = str(error) if known else error_text(error)
-    _complain(f"没有完成：{reason}" + ("" if known else f"（设 {DEBUG_VARIABLE}=1 可看堆栈）"))
+    reason = str(error) if known else f"{error_text(error)}（设 {DEBUG_VARIABLE}=1 可看堆栈）"
+    _complain(f"没有完成：{reason}")
     return 1
 
 
@@ -11016,9 +10966,8 @@ def _open_streams() -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115 - for good
-    for stream in (sys.stdout, sys.stderr):  # a GBK console must not crash on a rare character
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="typed_instead")
+    _spell_out(sys.stdout, "typed_instead")
+    _spell_out(sys.stderr, "typed_instead")
     if closed:
         raise _OutputError("标准输出是关着的，结果没有地方显示")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -11031,11 +10980,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _open_streams()
         for line in _lines(sys.argv[1:] if argv is None else argv):
-            _put(line)
+            out = _stdout()
+            _writer(out, _end)((printable(line) if out.isatty() else line) + "\n")
         return 0
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # a command whose lines have said all
+    except SystemExit as end:  # what was to be said has been said
         return end.code
     except Exception as error:
         return _failed(error)

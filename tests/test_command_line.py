@@ -327,7 +327,7 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["calculator"], 1, "参数的写法：--schema calculator"),
         (["calculator", '{"expression": "1/0"}'], 1, "除以零"),
         (["calculater", "{}"], 2, "是不是想写 calculator"),
-        ([], 2, "--call 后面至少要跟一个值"),
+        ([], 2, "--call 后面要跟一个值"),
     ],
 )
 def test_a_tool_can_be_called_by_hand(arguments, code, said):
@@ -340,7 +340,7 @@ def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):
     code = (
         "import sys, w4d3_tools_mcp as p\n"
         "def broken(args, style): raise RuntimeError('inside /home/me/x/y.py')\n"
-        "p.COMMANDS = (p.Command('--demo', '[N …]', '', broken),)\n"
+        "p.COMMANDS = (p._flag('--demo', '[N …]', '', run=broken),)\n"
         "sys.exit(p.main(['--demo']))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONUTF8": "1"}
@@ -433,7 +433,6 @@ BAD = "def f(n: int):\n    '''说明，返回 n。'''\n"
         ("exit()", "SystemExit"),
         ("raise BaseException('no')", "BaseException: no"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("while True: print('x' * 1000)", "打印了超过"),
         (f"{BAD}f.__wrapped__ = f", "第 1 行"),
         (f"{BAD}f.tool = 5", "第 1 行"),
         (f"{BAD}f.tool = {{'colour': 1}}", "第 1 行"),
@@ -510,7 +509,7 @@ def test_what_a_tool_prints_stays_off_stdout(tmp_path):
     [
         ("import time; time.sleep(99)", "0.2 秒内没有返回"),
         ("while True: pass", "0.2 秒内没有返回"),
-        ("while True: print('x' * 1000)", "打印了超过|0.2 秒内没有返回"),
+        ("while True: print('x' * 1000)", "0.2 秒内没有返回"),
         ("import sys; sys.exit(0)", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt|中断"),
     ],

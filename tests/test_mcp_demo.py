@@ -271,3 +271,20 @@ def test_write_refuses_what_it_cannot_keep(tmp_path, text):
     with pytest.raises(m.McpError):
         list(m.write_claude_config(str(path), COMMAND))
     assert path.read_text("utf-8") == text and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_write_keeps_the_mode_of_a_file_that_may_hold_keys(tmp_path):
+    path = tmp_path / "claude_desktop_config.json"
+    path.write_text('{"mcpServers": {}}', encoding="utf-8")
+    path.chmod(0o600)
+    list(m.write_claude_config(str(path), COMMAND))
+    assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o600}
+
+
+def test_write_refuses_a_file_that_is_not_utf_8(tmp_path):
+    path = tmp_path / "claude_desktop_config.json"
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(m.McpError, match="没有改动"):
+        list(m.write_claude_config(str(path), COMMAND))
+    assert path.read_bytes() == b'{"a": "\xff"}'

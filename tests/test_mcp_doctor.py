@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -106,32 +107,26 @@ PLANTED = {
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
     "start": "sys.exit('no key')",
     "slow": around("initialize", "time.sleep(0.2)"),
-    "version": "ABOUT['protocolVersion'] = '1.0'",
-    "about": "del ABOUT['serverInfo']",
-    "null": "TOOL['title'] = None",
     "window": around("initialize", "global ready; ready = False")
     + silent("logging/setLevel").replace("old", "older"),
     "list": "del RESULTS['tools/list']\nRESULTS['server/discover'] = {'x': 1}",
     "undeclared": "del RESULTS['prompts/list']",
-    "no list": "RESULTS['tools/list'] = {'tools': {}}",
-    "field": "del TOOL['name']",
-    "kind": "TOOL['title'] = 5",
+    "about": "ABOUT['protocolVersion'] = '1.0'",
+    "shape": "TOOL['title'] = None",
+    "content": "del CALLED['content']",
     "names": "RESULTS['tools/list'] = {'tools': [TOOL, TOOL]}",
     "cursor": "RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}",
     "name": "TOOL['name'] = 'a.b'",
     "combined": "TOOL['name'] = 'x' * 61",
     "no text": "del TOOL['description']",
     "text": "TOOL['description'] = 'x' * 1025",
-    "root": "SCHEMA.clear()",
     "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
     "union": "SCHEMA['anyOf'] = [{}]",
-    "part": "SCHEMA['properties']['n'] = True",
     "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
-    "content": "del CALLED['content']",
-    "block": "CALLED['content'] = [{'type': 'hologram'}]",
     "output": OUTPUT + "CALLED['structuredContent'] = {'b': 1}",
     "too much": "CALLED['content'][0]['text'] = 'x' * 1_100_000",
     "silent": silent("tools/call"),
+    "useless": "CALLED['isError'] = True",
     "unknown": silent("no/such/method"),
     "again": "first = []\n" + "old = answer\ndef answer(method, *rest):\n"
     "    if method == 'initialize' and first: return\n"
@@ -143,9 +138,6 @@ PLANTED = {
     "died": around("tools/list", "sys.exit(1)"),
     "probe": silent("server/discover"),
     "probe kills": around("server/discover", "sys.exit(1)"),
-    "no way back": LEGACY + "dead = []\nold = answer\ndef answer(method, id, params):\n"
-    "    if dead and method == 'initialize': return fail(id, -32601)\n"
-    "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)",
     "locked": "seen = []\nold = answer\ndef answer(method, id, params):\n"
     "    if seen and method == 'initialize': return fail(id, -32022)\n"
     "    if method == 'server/discover': seen.append(1)\n    old(method, id, params)",
@@ -157,9 +149,8 @@ PLANTED = {
 # a fault that has another as its consequence
 ALSO = {
     "long": {"silent"},
-    "field": {"name"},
     "died": {"stateless"},
-    "again": {"no way back"},
+    "again": {"locked"},
 }
 
 
@@ -172,7 +163,7 @@ def quick(monkeypatch):
 def test_tidy_server_and_our_own_have_nothing(tmp_path):
     own = [sys.executable, m.__file__, "--mcp-server"]
     for command in (server(tmp_path), own):
-        assert list(m.mcp_examine(command)) == []
+        assert m.mcp_examine(command) == {}
         assert list(m.mcp_doctor_text(command)) == [m.SOUND]
 
 
@@ -180,15 +171,57 @@ def test_tidy_server_and_our_own_have_nothing(tmp_path):
 def test_planted_fault_is_found(tmp_path, monkeypatch, fault):
     if fault == "slow":
         monkeypatch.setattr(m, "SLOWEST_START", 0.15)
-    found = [key for key, _ in m.mcp_examine(server(tmp_path, PLANTED[fault]))]
-    assert fault in found and set(found) - {fault} <= ALSO.get(fault, set())
+    found = m.mcp_examine(server(tmp_path, PLANTED[fault]))
+    assert fault in found and found.keys() - {fault} <= ALSO.get(fault, set())
+
+
+SHAPES = [
+    ("about", "ABOUT['protocolVersion'] = '1.0'", "protocolVersion"),
+    ("about", "del ABOUT['serverInfo']", "缺少 serverInfo"),
+    ("about", "INFO['version'] = 1", "serverInfo.version"),
+    ("about", "ABOUT['capabilities'] = []", "capabilities"),
+    ("about", "ABOUT['instructions'] = None", "instructions"),
+    ("shape", "TOOL['title'] = None", "tools[0].title"),
+    ("shape", "RESULTS['tools/list'] = {'tools': {}}", "tools"),
+    ("shape", "del TOOL['name']", "缺少 tools[0].name"),
+    ("shape", "TOOL['title'] = 5", "tools[0].title"),
+    ("shape", "SCHEMA.clear()", "缺少 tools[0].inputSchema.type"),
+    ("shape", "TOOL['inputSchema'] = None", "tools[0].inputSchema"),
+    ("shape", "SCHEMA['properties'] = None", "tools[0].inputSchema.properties"),
+    ("shape", "TOOL['outputSchema'] = {'type': 'array'}", "tools[0].outputSchema.type"),
+    ("shape", "SCHEMA['properties']['n'] = True", "tools[0].inputSchema.properties.n"),
+    ("shape", "RESULTS['tools/list']['nextCursor'] = None", "nextCursor"),
+    ("shape", "RESULTS['tools/list'] = {'tools': [5]}", "tools[0]"),
+    ("shape", "RESULTS['prompts/list'] = {'prompts': [{'name': None}]}", "prompts[0].name"),
+    ("shape", "RESULTS['resources/list'] = {'resources': [{'name': 'x'}]}", "resources[0].uri"),
+    ("content", "del CALLED['content']", "缺少 content"),
+    ("content", "CALLED['content'] = None", "content"),
+    ("content", "CALLED['content'] = [{'type': 'hologram'}]", "content[0].type"),
+]
+
+
+@pytest.mark.parametrize("fault, body, place", SHAPES)
+def test_what_official_clients_refuse_is_found(tmp_path, fault, body, place):
+    found = m.mcp_examine(server(tmp_path, body))
+    (where,) = found[fault]
+    assert place in where and "参数" not in where
+    assert found.keys() - {fault} <= {"name", "no text", "output"}
+
+
+def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_era(tmp_path):
+    body = (
+        LEGACY + "dead = []\nold = answer\ndef answer(method, id, params):\n"
+        "    if dead and method == 'initialize': return fail(id, -32601)\n"
+        "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)"
+    )
+    assert m.mcp_examine(server(tmp_path, body)).keys() == {"locked"}
 
 
 def test_finding_is_one_line_that_says_what_whom_and_how(tmp_path):
     *lines, verdict = m.mcp_doctor_text(
         server(tmp_path, PLANTED["name"] + "\n" + PLANTED["modern"])
     )
-    assert [line.split(" ")[0] for line in lines] == ["[会坏]", "[建议]"]
+    assert [line.split(" ")[0] for line in lines] == ["[问题]", "[建议]"]
     assert '"a.b"' in lines[0] and "Claude Desktop" in lines[0] and "\n" not in "".join(lines)
     assert verdict.startswith("1 个问题") and "1 条建议" in verdict
 
@@ -214,7 +247,7 @@ class Odd(m.Patient):
 
     def __init__(self, answers):
         self.answers, self.log, self.written = answers, [], []
-        self.about, self.tools, self.name, self.modern = {}, [], "", False
+        self.about, self.tools, self.name, self.modern = None, [], "", False
 
     def ask(self, method, params=None):
         return {"result": self.answers.get(method.split("/")[0])}
@@ -228,11 +261,14 @@ class Odd(m.Patient):
 def test_whatever_a_server_answers_the_doctor_only_finds_faults(answers):
     patient = Odd(answers)
     for stage in (m._opening, m._offers, m._calls, m._probe, m._stateless):
-        for key, where in stage(patient) if patient.about is not None else ():
+        for key, where in (
+            stage(patient) if patient.about is not None or stage is m._opening else ()
+        ):
             assert m.FAULTS[key][0].format(where)
     for answer in answers.values():
         line = json.dumps(answer).encode()
-        assert all(key in m.FAULTS for key, _ in m._in_lines([line, line[1:], None]))
+        for odd in (line, line[1:], None):
+            assert all(key in m.FAULTS for key, _ in m._in_line(odd))
 
 
 def doctor(*command):
@@ -245,7 +281,7 @@ def doctor(*command):
 def test_cursors_without_end_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(m, "MOST_PAGES", 9)
     body = around("tools/list", "RESULTS[method] = {'tools': [], 'nextCursor': str(time.time())}")
-    assert ("cursor", "tools/list") in list(m.mcp_examine(server(tmp_path, body)))
+    assert m.mcp_examine(server(tmp_path, body))["cursor"] == ["tools/list"]
 
 
 def test_one_fault_in_many_places_is_told_shortly(tmp_path):
@@ -256,9 +292,9 @@ def test_one_fault_in_many_places_is_told_shortly(tmp_path):
 def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
     assert doctor() == (0, m.SOUND + "\n", "")
     code, out, err = doctor("--", *server(tmp_path, PLANTED["no text"]))
-    assert (code, err) == (0, "") and "[建议]" in out and "[会坏]" not in out
+    assert (code, err) == (0, "") and "[建议]" in out and "[问题]" not in out
     code, out, err = doctor("--", *server(tmp_path, PLANTED["noise"]))
-    assert (code, err) == (1, "") and "[会坏]" in out and "Server started" in out
+    assert (code, err) == (1, "") and "[问题]" in out and "Server started" in out
     code, out, err = doctor("--", "no-such-program")
     assert (code, out) == (1, "") and err.count("\n") == 1 and "no-such-program" in err
 
@@ -266,4 +302,104 @@ def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
 def test_only_tools_that_say_they_read_are_called(tmp_path):
     called = "write(b'called') if params['name'] == 'look' else 0"
     body = "TOOL['annotations'] = {}\n" + around("tools/call", called)
-    assert list(m.mcp_examine(server(tmp_path, body))) == []
+    assert m.mcp_examine(server(tmp_path, body)) == {}
+
+
+REFUSES = "TOOL['inputSchema'] = {'type': 'object', 'required': ['q'], 'properties': {'q': Q}}\n"
+FAILS = around("tools/call", "if params['name'] == 'look' and %s: return %s")
+REASON = "'no key: set API_KEY'"
+IS_ERROR = "send(id=id, result={'isError': True, 'content': [{'type': 'text', 'text': %s}]})"
+
+
+@pytest.mark.parametrize(
+    "q, when, answer, told",
+    [
+        ({"type": "string"}, "1", IS_ERROR % REASON, True),
+        ({"type": "integer"}, "1", IS_ERROR % REASON, True),
+        ({"enum": ["a", "b"]}, "1", IS_ERROR % REASON, True),
+        (
+            {"type": "string"},
+            "1",
+            f"send(id=id, error={{'code': -32603, 'message': {REASON}}})",
+            True,
+        ),
+        ({"type": "string"}, "1", IS_ERROR % "'no file ' + params['arguments']['q']", False),
+        ({"type": "string"}, "params['arguments']['q'] == 'test0'", IS_ERROR % REASON, False),
+        ({"type": "integer"}, "params['arguments']['q'] < 2", IS_ERROR % REASON, False),
+        ({"enum": ["a", "b"]}, "params['arguments']['q'] == 'a'", IS_ERROR % REASON, False),
+        (
+            {"type": "string", "description": "A city, e.g. `Rome`"},
+            "params['arguments']['q'] != 'Rome'",
+            IS_ERROR % REASON,
+            False,
+        ),
+        (
+            {"type": "string", "description": '城市，例如 "北京"。'},
+            "params['arguments']['q'] != '北京'",
+            IS_ERROR % REASON,
+            False,
+        ),
+    ],
+)
+def test_a_tool_that_fails_with_every_argument_is_advice(tmp_path, q, when, answer, told):
+    body = f"Q = {q!r}\n" + REFUSES + FAILS % (when, answer)
+    found = m.mcp_examine(server(tmp_path, body))
+    assert found.keys() == ({"useless"} if told else set())
+    assert all("no key: set API_KEY" in where for where in found.get("useless", ()))
+
+
+def test_our_own_server_without_its_notes_is_told(tmp_path):
+    alone = tmp_path / "w4d3_tools_mcp.py"
+    alone.write_bytes(Path(m.__file__).read_bytes())
+    found = m.mcp_examine([sys.executable, str(alone), "--mcp-server"])
+    assert found.keys() == {"useless"} and len(found["useless"]) == 2
+    assert all("笔记" in where for where in found["useless"])
+
+
+def test_a_server_that_writes_without_end_costs_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(m, "MOST_COUNTED", 50)
+    kept = []
+    monkeypatch.setattr(m.Patient, "close", lambda self: (kept.append(self), CLOSE(self)))
+    found = m.mcp_examine(server(tmp_path, "for n in range(9999): print('log', n, flush=n > 9990)"))
+    assert {key: len(places) for key, places in found.items()} == {"noise": 50}
+    sizes = [len(value) for value in vars(kept[0]).values() if hasattr(value, "__len__")]
+    assert max(sizes) < 200
+
+
+CLOSE = m.Patient.close
+
+
+def test_what_a_server_names_stays_on_one_line_of_bounded_length(tmp_path):
+    body = "TOOL['name'] = 'a\\n' * 9999\nprint('b' * 9999, flush=True)"
+    *lines, _ = m.mcp_doctor_text(server(tmp_path, body))
+    assert len(lines) == 3 and all("\n" not in line and len(line) < 500 for line in lines)
+
+
+@pytest.mark.parametrize("line", ["5", "null", '"text"', "[1]", "{}", "true"])
+def test_any_json_in_place_of_a_reply_is_only_a_finding(tmp_path, line):
+    found = m.mcp_examine(server(tmp_path, f"def broken(line): print({line!r}, flush=True)"))
+    assert found and found.keys() <= {"noise", "no object", "jsonrpc", "wrong lines"}
+
+
+@pytest.mark.parametrize(
+    "log, reason",
+    [
+        (["npm error code E404", "npm error 404 Not Found", "npm error A complete log of"], "E404"),
+        (
+            ["  throw err;", "Error: Cannot find module 'x'", "    at x", "Node.js v20"],
+            "module 'x'",
+        ),
+        (["Traceback (most recent call last):", "  x", "ImportError: no y"], "：ImportError: no y"),
+        (["starting", "set API_KEY first"], "：set API_KEY first"),
+        (["server failed to bind", "bye"], "：server failed to bind"),
+    ],
+)
+def test_a_start_that_fails_shows_what_the_log_says_went_wrong(tmp_path, log, reason):
+    body = f"print(*{log!r}, sep='\\n', file=sys.stderr); sys.exit(1)"
+    (where,) = m.mcp_examine(server(tmp_path, body))["start"]
+    assert where.startswith("它的日志：") and reason in where
+
+
+def test_a_start_that_is_refused_shows_the_reply(tmp_path):
+    body = around("initialize", "fail(id, -32000); return")
+    assert "-32000" in m.mcp_examine(server(tmp_path, body))["start"][0]
