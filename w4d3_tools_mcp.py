@@ -162,7 +162,6 @@ class ToolResult(NamedTuple):
     status: str = "ok"
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
-    error: BaseException | None = None  # what the tool raised, for the programmer alone
 
     @property
     def is_error(self) -> bool:
