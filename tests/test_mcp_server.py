@@ -560,7 +560,8 @@ def test_asynchronous_tool_reports_and_hears_of_its_cancellation(server):
     entered.clear()
     go.clear()
     sent = []
-    thread = threading.Thread(target=server.begin(request).run, args=(sent.append,))
+    (begun,) = server.begin(request)
+    thread = threading.Thread(target=begun.run, args=(sent.append,))
     thread.start()
     assert entered.wait(5)
     server.handle(cancelled(1))
@@ -600,7 +601,8 @@ class Held:
         return hold
 
     def start(self, started):
-        thread = threading.Thread(target=started.run, args=(self.sent.append,))
+        (begun,) = started
+        thread = threading.Thread(target=begun.run, args=(self.sent.append,))
         thread.start()
         assert self.entered.wait(5)
         return thread
@@ -631,7 +633,7 @@ def test_id_that_is_free_again_belongs_to_the_second_request(server):
     first = Held(server)
     thread = first.start(server.begin(message("tools/call", {"name": "hold"}, id=7)))
     server.handle(cancelled(7))
-    second = server.begin(message("tools/call", {"name": "fail"}, id=7))
+    (second,) = server.begin(message("tools/call", {"name": "fail"}, id=7))
     assert first.finish(thread) == []
     sent = []
     second.run(sent.append)
