@@ -7178,11 +7178,10 @@ def result_text(result: dict) -> str:
 
 def _value_of(text: str) -> object:
     """The JSON value behind the text, if writing it again gives the same text; else the text."""
-    try:
-        value = decode(text.encode("utf-8", "replace"))
-        return value if json_text(value) == text else text
-    except (RpcError, ValueError, RecursionError):
-        return text
+    with contextlib.suppress(RpcError, ValueError, RecursionError):
+        if json_text(value := decode(text.encode("utf-8", "replace"))) == text:
+            return value
+    return text
 
 
 def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
@@ -7209,7 +7208,10 @@ def as_object(value: object) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def _labels(listed: dict) -> frozenset[str]:
+def _labels(listed: dict, told: object) -> frozenset[str]:
+    """What our own server told, else what the hints say; none says that results change."""
+    if isinstance(told, list):
+        return frozenset(label for label in LABELS if label in told)
     hints = as_object(listed.get("annotations"))
     labels = {label for hint, default, label in _HINT_LABELS if hints.get(hint, default) is True}
     return frozenset(labels - {"irreversible"} if "read_only" in labels else labels)
@@ -7223,35 +7225,31 @@ def _local_name(name: object, taken: ToolRegistry) -> str:
 
 
 def _local_schema(schema: object) -> dict:
-    """The server's schema where ours can check it, else as much of it as can be checked."""
-    if not isinstance(schema, dict):
-        return {"type": "object"}
-    parts = {
-        name: part if isinstance(part, dict) and not check_schema(part) else {}
-        for name, part in as_object(schema.get("properties")).items()
-    }
-    required = schema.get("required")
-    required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
-    outline = {"type": "object", "properties": parts, "required": required}
-    candidates = ({**schema, "type": "object"}, outline, {"type": "object"})
-    return next(candidate for candidate in candidates if not check_schema(candidate))
+    """The server's schema where ours can check it, else with {} for each part that cannot be."""
+    whole = {**as_object(schema), "type": "object"}
+    if not check_schema(whole):
+        return whole
+    checked = {"type": "object", "properties": {}}
+    for name, part in as_object(whole.get("properties")).items():
+        alone = {"type": "object", "properties": {name: part}}
+        checked["properties"][name] = {} if check_schema(alone) else part
+    demanding = {**checked, "required": whole.get("required")}
+    return checked if check_schema(demanding) else demanding
 
 
 def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
-    """The tool for one entry of tools/list. What had to be changed is noted in client.notices."""
+    """The tool for one entry of tools/list, with what hosts or models would not accept mended."""
     remote = listed.get("name")
-    name, schema = _local_name(remote, taken), _local_schema(listed.get("inputSchema"))
-    if name != remote:
-        client.notices.append(f"工具 {show(remote)} 在这里叫 {name}：模型和主机不接受原来的名字")
-    if schema != listed.get("inputSchema"):
-        client.notices.append(f"工具 {name} 的参数模式有这里不支持的写法，参数由服务器自己检查")
-    limit = as_object(listed.get("_meta")).get(TOOL_KEY)
-    description = str(listed.get("description") or listed.get("title") or f"远程工具 {name}")
+    name = _local_name(remote, taken)
+    description = str(listed.get("description") or listed.get("title") or "").strip()
+    own = as_object(as_object(listed.get("_meta")).get(TOOL_KEY))
+    limit = own.get("characters")
     return Tool(
-        name, cut(description, DESCRIPTION_LIMIT), schema,
+        name, cut(description or f"远程工具 {name}", DESCRIPTION_LIMIT),
+        _local_schema(listed.get("inputSchema")),
         run=lambda arguments: _run_remote(client, remote, arguments),
-        title=str(listed.get("title") or ""), labels=_labels(listed),
-        characters=limit if type(limit) is int and limit > 0 else None,
+        title=str(listed.get("title") or ""), labels=_labels(listed, own.get("labels")),
+        characters=None if limit_fault("characters", limit) else limit,
         output=as_object(listed.get("outputSchema")) or None,
     )
 
@@ -7271,7 +7269,7 @@ class McpClient:
 
     `send(message, seconds)` delivers; it raises ServerSilentError or ServerGoneError. `restart()`,
     if given, starts the server anew when it dies of the first question. With `revision` only that
-    one is spoken; else the newest is tried first. `notices` says what had to be adapted.
+    one is spoken; else the newest is tried first.
 
     >>> server = McpServer(ToolRegistry())
     >>> client = McpClient(lambda message, seconds: (server.handle(message) or [None])[-1])
@@ -7291,19 +7289,16 @@ class McpClient:
         self.server: dict = {}  # its name and version
         self.capabilities: dict = {}
         self.instructions = ""
-        self.notices: list[str] = []
 
     # ── Opening ──
 
     def connect(self) -> McpClient:
         """Agree on a revision; returns self. Raises RpcError or McpError when there is none."""
-        wanted = REVISIONS[self._wanted] if self._wanted else None
-        if wanted and not wanted.modern:
-            self._initialize(wanted.name)
-        elif not self._discover():
-            if wanted:
-                raise McpError(f"服务器不支持 {wanted.name} 版协议")
-            self._initialize(LATEST_LEGACY.name)
+        if self._wanted in (None, MODERN.name) and self._discover():
+            return self
+        if self._wanted == MODERN.name:
+            raise McpError(f"服务器不支持 {self._wanted} 版协议")
+        self._initialize(self._wanted or LATEST_LEGACY.name)
         return self
 
     def _discover(self) -> bool:
@@ -7312,12 +7307,12 @@ class McpClient:
         Not only -32601 but any other error, silence and nonsense mean that, too (spec, versioning).
         """
         try:
-            result = self._exchange("server/discover", None, MODERN.name, self._probe_seconds)
-            supported = result.get("supportedVersions")
+            result = self.request(
+                "server/discover", revision=MODERN.name, seconds=self._probe_seconds,
+            )
         except RpcError as error:
-            if error.code != UNSUPPORTED_VERSION or not isinstance(error.data, dict):
-                return False
-            result, supported = {}, error.data.get("supported")
+            refused = error.code == UNSUPPORTED_VERSION and as_object(error.data)
+            result = {"supportedVersions": refused and refused.get("supported")}
         except ServerGoneError:
             if self._restart is None:
                 raise
@@ -7325,6 +7320,7 @@ class McpClient:
             return False
         except McpError:
             return False
+        supported = result.get("supportedVersions")
         if not isinstance(supported, list) or MODERN.name not in supported:
             return False
         self._agreed(MODERN.name, result, as_object(result.get("_meta")).get(SERVER_KEY))
@@ -7332,9 +7328,9 @@ class McpClient:
 
     def _initialize(self, version: str) -> None:
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
-        result = self._exchange("initialize", params, version, self.seconds)
-        agreed = REVISIONS.get(str(result.get("protocolVersion")))
-        if agreed is None or agreed.modern:
+        result = self.request("initialize", params, revision=version)
+        agreed = REVISIONS.get(str(result.get("protocolVersion")), MODERN)
+        if agreed.modern:
             raise McpError(f"服务器要用协议版本 {show(result.get('protocolVersion'))}，这里不支持")
         self._agreed(agreed.name, result, result.get("serverInfo"))
         self._send(notification_message("notifications/initialized"), self.seconds)
@@ -7346,24 +7342,27 @@ class McpClient:
 
     # ── Asking ──
 
-    def request(self, method: str, params: dict | None = None) -> dict:
-        """The result of a request. Raises RpcError for an error reply, McpError for none at all."""
-        return self._exchange(method, params, self.revision, self.seconds)
+    def request(
+        self, method: str, params: dict | None = None, *,
+        revision: str = "", seconds: float | None = None,
+    ) -> dict:
+        """The result of a request, in the agreed revision or another, in `seconds` or the usual.
 
-    def _exchange(self, method: str, params: dict | None, revision: str, seconds: float) -> dict:
-        if revision == MODERN.name:
-            envelope = {VERSION_KEY: revision, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
+        Raises RpcError for an error reply, McpError for none at all.
+        """
+        seconds = seconds or self.seconds
+        if MODERN.name == (revision or self.revision):
+            envelope = {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
             given = params or {}
             params = {**given, "_meta": {**given.get("_meta", {}), **envelope}}
         message = request_message(next(self._ids), method, params)
         try:
-            reply = self._send(message, seconds)
+            return _result_of(self._send(message, seconds))
         except ServerSilentError:
             if self.revision:  # during the opening the server may not know this notification
                 gone = {"requestId": message["id"], "reason": "等待超时"}
                 self._send(notification_message("notifications/cancelled", gone), seconds)
             raise
-        return _result_of(reply)
 
     def pages(self, method: str, key: str) -> list[dict]:
         """All entries of a list, page by page. A cursor that comes again ends it."""
@@ -7387,10 +7386,7 @@ class McpClient:
         """The server's tools, ready for the loop; calling one asks the server."""
         registry = ToolRegistry()
         for listed in self.pages("tools/list", "tools"):
-            try:
-                registry.add(_remote_tool(self, listed, registry))
-            except SchemaError as error:
-                self.notices.append(str(error))
+            registry.add(_remote_tool(self, listed, registry))
         return registry
 
 
@@ -8542,6 +8538,14 @@ SLICE_SECONDS = 0.2  # after end of input, how long to wait for the next answer 
 QUIET_SLICES = 7  # without one: 1.4 s, for clients send SIGTERM after 2 s
 WORKING_SECONDS = 0.001  # of processor time in a slice; less means that a tool only waits
 LAST_LINE_SECONDS = 0.1  # and at last for a line that is being written
+CHUNK = 2**16  # bytes read at once, and about as many written
+
+
+def _in_background(work: Callable[..., None], *args: object) -> threading.Thread:
+    """The started thread; a daemon, for the work may never end."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 # ── Serving ──
@@ -8551,35 +8555,57 @@ class Wire:
     """The pipe to the client: whole lines only, from any thread."""
 
     def __init__(self, descriptor: int):
-        self._descriptor, self.lock = descriptor, threading.Lock()
-        self._owner = os.getpid()
+        self._descriptor, self._owner = descriptor, os.getpid()
+        self.lock, self._held = threading.Lock(), bytearray()
 
-    def send(self, message: object) -> None:
-        """Write one message. A client that has closed its end has no more use for this process."""
+    def send(self, message: object, *, hold: bool = False) -> None:
+        """Write one message at once, or hold it until the next one or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
             line = encode(message)
         except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
-            reason = RpcError(INTERNAL_ERROR, f"答复不能写成 JSON：{error_text(error)}")
-            line = encode(error_reply(readable_id(message), reason))
+            line = encode(error_reply(readable_id(message), error))
         with self.lock:
-            try:
-                while line:
-                    line = line[os.write(self._descriptor, line):]
-            except OSError:
-                os._exit(0)
+            self._held += line
+            if not hold or len(self._held) > CHUNK:
+                self._write()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        with self.lock:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._held:
+                del self._held[:os.write(self._descriptor, self._held)]
+        except OSError:  # a client that has closed its end has no more use for this process
+            os._exit(0)
 
 
-def _private_pipes() -> tuple[object, Wire]:
-    """Standard input and output for us alone: (binary file to read, Wire)."""
+class _Input(io.FileIO):
+    """The pipe from the client: before more is waited for, what is held for it is written."""
+
+    def __init__(self, descriptor: int, wire: Wire):
+        super().__init__(descriptor)
+        self._wire = wire
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._wire.flush()
+        return super().readinto(buffer)
+
+
+def _private_pipes() -> tuple[io.BufferedReader, Wire]:
+    """Standard input and output for us alone."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # a host may start us with one of them closed
         try:
             os.fstat(descriptor)
         except OSError:
             os.dup2(nowhere, descriptor)
-    source, wire = open(os.dup(0), "rb"), Wire(os.dup(1))  # noqa: SIM115 - open as long as we are
+    wire = Wire(os.dup(1))
+    source = io.BufferedReader(_Input(os.dup(0), wire), CHUNK)
     os.dup2(nowhere, 0)
     os.dup2(2, 1)
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -8604,9 +8630,10 @@ class Relay:
     The thread that reads a request also runs it: no queue and no switch between threads, so quick
     calls cost nothing extra and are answered in order. If it takes longer than PATIENCE_SECONDS, a
     new thread goes on reading: pings, cancellations and other calls do not wait for a slow tool.
+    The reading thread holds its answers while there are more lines at hand, but not for longer.
     """
 
-    def __init__(self, source, wire: Wire, server: McpServer):
+    def __init__(self, source: io.BufferedReader, wire: Wire, server: McpServer):
         self._lines, self._wire, self._server = read_lines(source), wire, server
         self._lock = threading.Lock()  # around the two fields below
         self._current: Request | Batch | None = None  # what the reading thread runs
@@ -8614,10 +8641,10 @@ class Relay:
         self._begun, self._ended = threading.Event(), threading.Semaphore(0)
 
     def run(self) -> typing.NoReturn:
-        """Keep one thread reading. Threads are daemons: a tool may never return."""
+        """Keep one thread reading."""
         while True:
             try:
-                threading.Thread(target=self._read, daemon=True).start()
+                _in_background(self._read)
             except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
                 time.sleep(PATIENCE_SECONDS)
             else:
@@ -8631,6 +8658,7 @@ class Relay:
                 self._begun.clear()
             request = self._current
             time.sleep(PATIENCE_SECONDS / (1 + len(self._late)))  # a queue of slow calls: hurry
+            self._wire.flush()
             with self._lock:
                 # Stuck because the client does not read? Then nobody should read its requests.
                 if request and request is self._current and not self._wire.lock.locked():
@@ -8640,35 +8668,27 @@ class Relay:
 
     def _read(self) -> None:
         for line in self._lines:
-            if not self._answer(line):
-                return
+            for begun in self._begin(line):
+                if isinstance(begun, dict):
+                    self._wire.send(begun, hold=True)
+                elif not self._run(begun):
+                    return
         self._finish()
 
-    def _answer(self, line: bytes | None) -> bool:
-        """Answer one line; False if another thread reads by now."""
-        started = self._begin(line)
-        if not isinstance(started, list):
-            return self._run(started)
-        for message in started:
-            self._wire.send(message)
-        return True
-
-    def _begin(self, line: bytes | None) -> list[dict] | Request | Batch:
+    def _begin(self, line: bytes | None) -> list[dict | Request | Batch]:
         try:
             if line is None:
-                text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
-                raise RpcError(INVALID_REQUEST, text)
+                raise RpcError(INVALID_REQUEST, f"一行最多 {LINE_LIMIT} 字节，这一行已跳过")
             return [] if line.isspace() else self._server.begin(decode(line))
-        except RpcError as error:
+        except Exception as error:  # also a fault of ours, or no memory: the reading must go on
             return [error_reply(None, error)]
-        except Exception as error:  # a fault of ours, or no memory: the reading must go on
-            return [error_reply(None, RpcError(INTERNAL_ERROR, error_text(error)))]
 
     def _run(self, request: Request | Batch) -> bool:
+        """Run it; False if another thread reads by now."""
         self._current = request
         if not self._begun.is_set():
             self._begun.set()
-        request.run(self._wire.send)
+        request.run(lambda message: self._wire.send(message, hold=self._current is request))
         with self._lock:
             if self._current is request:
                 self._current = None
@@ -8684,12 +8704,14 @@ class Relay:
         is hard, for such tools are still running.
         """
         quiet = 0
-        while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
+        while quiet < QUIET_SLICES and any(not each.cancelled for each in self._late.copy()):
             used = time.process_time()
             if self._ended.acquire(timeout=SLICE_SECONDS):
                 quiet = 0
+            elif time.process_time() - used > WORKING_SECONDS:
+                quiet += 1
             else:
-                quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
+                break
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
         os._exit(0)  # stderr is not flushed: nobody may read it, or a tool has closed it
 
@@ -8744,7 +8766,6 @@ class StdioServer:
         self.command, self.trace = list(command), trace
         self._env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         self._env.update(env or {})
-        self._lock = threading.Lock()  # around the table of waiting requests
         self.start()
 
     def start(self) -> None:
@@ -8757,23 +8778,18 @@ class StdioServer:
         try:
             self.process = subprocess.Popen(
                 [program, *self.command[1:]], env=self._env, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 start_new_session=os.name == "posix",  # so that its children can be ended with it
             )
-        except FileNotFoundError:
-            raise McpError(f"没有找到程序 {self.command[0]}，请检查命令和 PATH") from None
         except OSError as error:
-            raise McpError(f"无法启动 {self.command[0]}：{error.strerror or error}") from error
-        self._waiting: dict[str, Any] | None = {}  # id → queue for its reply; None: child gone
+            reason = f"{error.strerror or error}，请检查命令和 PATH"
+            raise McpError(f"无法启动 {self.command[0]}：{reason}") from error
+        self._waiting: dict[str, Any] = {}  # id → queue for its reply
         self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
         self.log = collections.deque(maxlen=LOG_LINES)
-        work = {
-            self._write_lines: self._lines, self._read: self._waiting, self._read_log: self.log,
-        }
-        for each, place in work.items():
-            last = threading.Thread(target=each, args=(self.process, place), daemon=True)
-            last.start()
-        self._log_reader = last
+        _in_background(self._write_lines, self.process.stdin, self._lines)
+        _in_background(self._read, self.process.stdout, self._waiting)
+        self._log_reader = _in_background(self._read_log, self.process.stderr, self.log)
 
     def restart(self) -> None:
         """End the child, however it is, and start a new one."""
@@ -8796,10 +8812,7 @@ class StdioServer:
         if "id" not in message:
             self._write(message)
             return None
-        key, box = str(message["id"]), queue.SimpleQueue()  # str: some servers answer "1" for 1
-        with self._lock:
-            if self._waiting is not None:
-                self._waiting[key] = box
+        box = self._waiting[str(message["id"])] = queue.SimpleQueue()  # some answer "1" for 1
         self._write(message)
         try:
             reply = box.get(timeout=seconds)
@@ -8824,7 +8837,7 @@ class StdioServer:
 
         Raises ServerGoneError when the child has ended.
         """
-        if self._waiting is None:
+        if self.process.stdout.closed:
             raise self.gone()
         self._lines.put(line)
 
@@ -8832,23 +8845,19 @@ class StdioServer:
         """Close the child's input once everything is written; that asks it to end."""
         self._lines.put(None)
 
-    def _write_lines(self, process, lines) -> None:
-        with process.stdin, contextlib.suppress(OSError):
+    def _write_lines(self, pipe, lines) -> None:
+        with contextlib.suppress(OSError), pipe:
             for line in iter(lines.get, None):
-                while line:
-                    line = line[process.stdin.write(line):]
+                pipe.write(line)
+                pipe.flush()
 
-    def _read(self, process, waiting: dict) -> None:
-        lines = io.BufferedReader(process.stdout)
-        with lines, contextlib.suppress(OSError, ValueError):
-            for line in read_lines(lines):
+    def _read(self, pipe, waiting: dict) -> None:
+        with pipe, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(pipe):
                 if line is None or not line.isspace():
                     self._receive(line, waiting)
-        with self._lock:
-            if self._waiting is waiting:  # not the table of a child that came after
-                self._waiting = None
-            for box in waiting.values():
-                box.put(None)
+        for box in list(waiting.values()):  # who comes later finds the pipe closed
+            box.put(None)
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         try:
@@ -8865,21 +8874,18 @@ class StdioServer:
         elif kind == "response" and (box := waiting.pop(str(message.get("id")), None)):
             box.put(message)
 
-    def _read_log(self, process, log) -> None:
-        lines = io.BufferedReader(process.stderr)
-        with lines, contextlib.suppress(OSError, ValueError):
-            for line in read_lines(lines):
+    def _read_log(self, pipe, log) -> None:
+        with pipe, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(pipe):
                 log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
 
     def ended(self, seconds: float) -> bool:
         """Whether the child ends within so many seconds."""
         import subprocess
 
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self.process.returncode is not None
 
     def close(self) -> None:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""

@@ -237,7 +237,6 @@ def test_remote_tools_are_the_local_ones(server):
             "output",
         ):
             assert getattr(local, field) == getattr(tool, field), field
-    assert client.notices == []
 
 
 @pytest.mark.parametrize("revision", [None, "2025-06-18"])
@@ -275,7 +274,7 @@ def test_names_that_models_refuse_are_changed_and_mapped_back():
     assert len(tools) == 7 and all(m.TOOL_NAME.fullmatch(name) for name in tools.names)
     for name in tools.names:
         tools.call(m.ToolCall("1", name, {}))
-    assert called == names and len(client.notices) >= 5
+    assert called == names
 
 
 SCHEMAS = [
