@@ -8538,7 +8538,7 @@ SLICE_SECONDS = 0.2  # after end of input, how long to wait for the next answer 
 QUIET_SLICES = 7  # without one: 1.4 s, for clients send SIGTERM after 2 s
 WORKING_SECONDS = 0.001  # of processor time in a slice; less means that a tool only waits
 LAST_LINE_SECONDS = 0.1  # and at last for a line that is being written
-CHUNK = 2**16  # bytes read at once, and about as many written
+HOLD_SECONDS = 0.003  # for an answer while more lines are at hand, to write several at once
 
 
 def _in_background(work: Callable[..., None], *args: object) -> threading.Thread:
@@ -8556,25 +8556,29 @@ class Wire:
 
     def __init__(self, descriptor: int):
         self._descriptor, self._owner = descriptor, os.getpid()
-        self.lock, self._held = threading.Lock(), bytearray()
+        self.lock, self._held, self._due = threading.Lock(), bytearray(), 0.0
 
     def send(self, message: object, *, hold: bool = False) -> None:
-        """Write one message at once, or hold it until the next one or `flush`."""
+        """Write one message, or hold it until one is sent that is due, or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
             line = encode(message)
         except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
             line = encode(error_reply(readable_id(message), error))
+        now = time.monotonic()
         with self.lock:
+            if not self._held:
+                self._due = now + HOLD_SECONDS
             self._held += line
-            if not hold or len(self._held) > CHUNK:
+            if not hold or now > self._due:
                 self._write()
 
     def flush(self) -> None:
         """Write what is held."""
-        with self.lock:
-            self._write()
+        if self._held:
+            with self.lock:
+                self._write()
 
     def _write(self) -> None:
         try:
@@ -8593,7 +8597,7 @@ class _Input(io.FileIO):
 
     def readinto(self, buffer: Any) -> int | None:
         self._wire.flush()
-        return super().readinto(buffer)
+        return io.FileIO.readinto(self, buffer)
 
 
 def _private_pipes() -> tuple[io.BufferedReader, Wire]:
@@ -8605,7 +8609,7 @@ def _private_pipes() -> tuple[io.BufferedReader, Wire]:
         except OSError:
             os.dup2(nowhere, descriptor)
     wire = Wire(os.dup(1))
-    source = io.BufferedReader(_Input(os.dup(0), wire), CHUNK)
+    source = io.BufferedReader(_Input(os.dup(0), wire), 2**16)
     os.dup2(nowhere, 0)
     os.dup2(2, 1)
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -8643,6 +8647,7 @@ class Relay:
     def run(self) -> typing.NoReturn:
         """Keep one thread reading."""
         while True:
+            self._wire.flush()
             try:
                 _in_background(self._read)
             except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
@@ -8658,7 +8663,6 @@ class Relay:
                 self._begun.clear()
             request = self._current
             time.sleep(PATIENCE_SECONDS / (1 + len(self._late)))  # a queue of slow calls: hurry
-            self._wire.flush()
             with self._lock:
                 # Stuck because the client does not read? Then nobody should read its requests.
                 if request and request is self._current and not self._wire.lock.locked():

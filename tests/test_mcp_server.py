@@ -250,6 +250,10 @@ def test_notes_that_are_missing_are_no_resources(tmp_path):
         ({**ENVELOPE, "io.modelcontextprotocol/logLevel": "loud"}, -32602),
         ({"io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"}}, -32602),
         ({**ENVELOPE, "progressToken": 1.5}, -32602),
+        ({"progressToken": 1.5}, -32602),
+        ({"progressToken": None}, -32602),
+        ({"progressToken": True}, -32602),
+        ({"progressToken": "a\ud800"}, -32602),
     ],
 )
 def test_bad_envelope_is_refused(server, meta, code):
@@ -482,6 +486,17 @@ def test_bad_arguments_are_a_result_that_names_them(server, arguments, version):
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 def test_call_that_is_wrong_itself_is_a_protocol_error(server, params, version):
     assert error(server, "tools/call", params, version)["code"] == -32602
+
+
+def test_tools_are_made_when_they_are_first_needed():
+    made = []
+    server = m.McpServer(lambda: made.append(1) or m.built_in_tools())
+    server.handle(initialize("2025-11-25"))
+    result(server, "server/discover", version=MODERN)
+    assert made == []
+    for _ in range(2):
+        assert result(server, "tools/list")["tools"] and call(server, "kv_cache_gib", KV)
+    assert made == [1]
 
 
 def test_failure_inside_a_tool_is_a_result_without_private_paths(server):
@@ -881,6 +896,12 @@ def test_explained_section_comes_along(server):
 )
 def test_prompt_asked_for_wrongly_is_refused(server, params):
     assert error(server, "prompts/get", params)["code"] == -32602
+
+
+def test_argument_of_a_prompt_that_was_left_blank_is_as_if_not_given(server):
+    for arguments in ({"topic": "KV"}, {"topic": "KV", "count": ""}):
+        answer = result(server, "prompts/get", {"name": "quiz_me", "arguments": arguments})
+        assert "考我 5 道题" in answer["messages"][0]["content"]["text"]
 
 
 def complete(server, ref, name, value):
