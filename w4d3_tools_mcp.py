@@ -6682,10 +6682,9 @@ class McpServer:
     """
 
     def __init__(
-        self, tools: ToolRegistry | Callable[[], ToolRegistry], notes: NotesIndex | None = None, *,
-        page_items: int = PAGE_ITEMS,
+        self, tools: ToolRegistry | Callable[[], ToolRegistry], notes: NotesIndex | None = None,
     ):
-        self._tools, self.notes, self.page_items = tools, notes, page_items
+        self._tools, self.notes, self.page_items = tools, notes, PAGE_ITEMS
         self.instructions = INSTRUCTIONS
         self.info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": VERSION}
         self.negotiated = LATEST_LEGACY  # what messages without an envelope mean, until agreed
@@ -6776,10 +6775,9 @@ class McpServer:
     @functools.cached_property
     def outline(self) -> list[Note]:
         """Every section in reading order, without its text; [] if there are no notes."""
-        try:
+        with contextlib.suppress(ToolError):  # no folder, or nothing in it
             return self.notes.outline if self.notes else []
-        except ToolError:  # no folder, or nothing in it: then there are no resources
-            return []
+        return []
 
     @functools.cached_property
     def files(self) -> dict[str, Note]:
@@ -6911,16 +6909,6 @@ def _resource(name: str, title: str) -> dict:
     return {"uri": note_uri(name), "name": name, "title": title, "mimeType": "text/markdown"}
 
 
-def _links(value: object) -> Iterator[dict]:
-    """The sections that search_notes found, as links a host can open with resources/read."""
-    match value:
-        case {"hits": [*hits]}:
-            for hit in hits:
-                match hit:
-                    case {"section": str() as name, "title": str() as title}:
-                        yield {"type": "resource_link", **_resource(name, title)}
-
-
 @method("tools/call", slow=True)
 def _call_tool(server: McpServer, request: Request) -> dict:
     """Whatever goes wrong inside the tool, bad arguments too, is a result the model can read."""
@@ -6937,8 +6925,9 @@ def _call_tool(server: McpServer, request: Request) -> dict:
     structured = tool.output and not result.is_error
     if structured and request.revision.name >= FIELDS_SINCE["outputSchema"]:
         answer["structuredContent"] = result.value
-        if name == "search_notes":
-            answer["content"] += _links(result.value)
+        hits = result.value.get("hits", ()) if name == "search_notes" else ()
+        resources = [_resource(hit["section"], hit["title"]) for hit in hits]  # a host can open
+        answer["content"] += [{"type": "resource_link", **each} for each in resources]
     return answer
 
 
@@ -6999,12 +6988,8 @@ def _read_resource(server: McpServer, request: Request) -> dict:
 def _prompts(notes: NotesIndex | None) -> ToolRegistry:
     """Texts that a person picks in the host. Each is a function as a tool is; it gives blocks."""
 
-    def explain_section(section: str) -> list:
-        """用具体数字讲解讲义中的一节，原文会附上。
-
-        Args:
-            section: 编号，如 Week 1 Day 4 §1.4。
-        """
+    def explain_section(section: typing.Annotated[str, "编号，如 Week 1 Day 4 §1.4"]) -> list:
+        """用具体数字讲解讲义中的一节，原文会附上"""
         note = notes.find(section)
         text = (
             f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
@@ -7013,13 +6998,11 @@ def _prompts(notes: NotesIndex | None) -> ToolRegistry:
         source = {"type": "resource", "resource": _markdown(note_uri(note.section), note)}
         return [_text_block(text), source]
 
-    def quiz_me(topic: str, count: str = "5") -> list:
-        """围绕一个知识点，一题一题地考。
-
-        Args:
-            topic: 知识点，例如 KV Cache。
-            count: 题数，1 到 20，默认 5。
-        """
+    def quiz_me(
+        topic: typing.Annotated[str, "知识点，例如 KV Cache"],
+        count: typing.Annotated[str, "题数，1 到 20，默认 5"] = "5",
+    ) -> list:
+        """围绕一个知识点，一题一题地考"""
         if count not in map(str, range(1, 21)):
             raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
         return [_text_block(
@@ -7028,23 +7011,15 @@ def _prompts(notes: NotesIndex | None) -> ToolRegistry:
             "等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。"
         )]
 
-    def find_lesson(topic: str) -> list:
-        """找出一个知识点在讲义的哪些章节。
-
-        Args:
-            topic: 知识点，例如 KV Cache。
-        """
+    def find_lesson(topic: typing.Annotated[str, "知识点，例如 KV Cache"]) -> list:
+        """找出一个知识点在讲义的哪些章节"""
         return [_text_block(
             f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
             "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。"
         )]
 
-    registry = ToolRegistry()
-    if notes:
-        registry.register(explain_section, title="讲解一节")
-        registry.register(quiz_me, title="考考我")
-        registry.register(find_lesson, title="在哪一节")
-    return registry
+    titles = {explain_section: "讲解一节", quiz_me: "考考我", find_lesson: "在哪一节"}
+    return ToolRegistry(Tool.from_function(fn, title=titles[fn]) for fn in titles if notes)
 
 
 def _listed_prompt(prompt: Tool) -> dict:
@@ -7306,20 +7281,20 @@ class McpClient:
 
         Not only -32601 but any other error, silence and nonsense mean that, too (spec, versioning).
         """
+        result: dict = {}
         try:
             result = self.request(
                 "server/discover", revision=MODERN.name, seconds=self._probe_seconds,
             )
         except RpcError as error:
-            refused = error.code == UNSUPPORTED_VERSION and as_object(error.data)
-            result = {"supportedVersions": refused and refused.get("supported")}
+            if error.code == UNSUPPORTED_VERSION:
+                result = {"supportedVersions": as_object(error.data).get("supported")}
         except ServerGoneError:
             if self._restart is None:
                 raise
             self._restart()
-            return False
         except McpError:
-            return False
+            pass
         supported = result.get("supportedVersions")
         if not isinstance(supported, list) or MODERN.name not in supported:
             return False
@@ -8721,12 +8696,7 @@ class Relay:
 
 
 def _end_at_once_on_ctrl_c() -> None:
-    """Let SIGINT end the process as SIGTERM does, without Python's help.
-
-    A handler in Python runs only when the main thread gets to it. A signal that comes just before
-    `read` blocks would wait for the next line: seen in 1 of 100 ends by SDK 1.13.3, which sends
-    SIGTERM and leaves our input open.
-    """
+    """Let SIGINT end the process as SIGTERM does, not when the main thread gets to a handler."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
