@@ -6481,12 +6481,15 @@ PAGE_ITEMS = 50  # entries in one page of a list
 COMPLETIONS = 100  # values in one completion; the protocol allows no more
 MCP_RESULT_CHARACTERS = 20_000  # of one tool result; desktop hosts refuse results near 1 MiB
 
-_KEY = "io.modelcontextprotocol/"
-VERSION_KEY, CAPABILITIES_KEY = _KEY + "protocolVersion", _KEY + "clientCapabilities"
-CLIENT_KEY, LOG_LEVEL_KEY = _KEY + "clientInfo", _KEY + "logLevel"
-SERVER_KEY, SUBSCRIPTION_KEY = _KEY + "serverInfo", _KEY + "subscriptionId"
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 ENVELOPE_KEYS = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
-TOOL_KEY = "cme295-notes/tool"  # what MCP has no words for, told to our own client
+SERVER_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+# What MCP has no words for, told to our own client: of a tool, its result and its labels.
+LIMIT_KEY, LABELS_KEY = "cme295-notes/maxCharacters", "cme295-notes/labels"
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _ONE_LEVEL = f" {'、'.join(LOG_LEVELS)} 之一"
@@ -6514,8 +6517,8 @@ MODERN, LATEST_LEGACY = REVISIONS["2026-07-28"], REVISIONS["2025-11-25"]
 
 # Fields that older revisions do not know; names of revisions sort by date.
 FIELDS_SINCE = {
-    **dict.fromkeys(("annotations", "completions", "message"), "2025-03-26"),
-    **dict.fromkeys(("title", "outputSchema"), "2025-06-18"),  # and results that keep the schema
+    "annotations": "2025-03-26", "completions": "2025-03-26", "message": "2025-03-26",
+    "title": "2025-06-18", "outputSchema": "2025-06-18",
 }
 
 
@@ -6582,8 +6585,8 @@ class Request:
 
     def __init__(self, server: McpServer, message: dict, revision: Revision):
         self.server, self.revision = server, revision
-        self.id, self.row = message["id"], METHODS[message["method"]]
-        self.method, self.params = message["method"], message.get("params") or {}
+        self.id, self.params = message["id"], message.get("params") or {}
+        self.row = METHODS[message["method"]]
         self.cancelled = False
         self._done, self._emit, self._owed = -1.0, None, iter((True,))
 
@@ -6844,23 +6847,23 @@ def _listen(server: McpServer, request: Request) -> None:
 def _page(request: Request, key: str, items: Iterable, entry: Callable[[Any], dict]) -> dict:
     """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
     size, items = request.server.page_items, list(items)
-    starts = {f"{request.method}@{start}": start for start in range(0, len(items) or 1, size)}
-    cursor = member(request.params, "cursor", str, default=f"{request.method}@0")
+    starts = {f"{key}@{start}": start for start in range(0, len(items) or 1, size)}
+    cursor = member(request.params, "cursor", str, default=f"{key}@0")
     if cursor not in starts:
         raise unexpected("cursor", "收到过的 nextCursor，或者不传", cursor)
     start = starts[cursor]
     shown = items[start:start + size]
     page = {key: [known_fields(entry(item), request.revision) for item in shown]}
     if start + size < len(items):
-        page["nextCursor"] = f"{request.method}@{start + size}"
+        page["nextCursor"] = f"{key}@{start + size}"
     return page
 
 
 def _listed_tool(tool: Tool) -> dict:
-    own = {"characters": tool.characters} if tool.characters else {}
+    own = {LIMIT_KEY: tool.characters} if tool.characters else {}
     if tool.labels & {"live", "private", "sends"}:  # of which the hints say nothing
-        own["labels"] = sorted(tool.labels)
-    return to_mcp_tool(tool) | ({"_meta": {TOOL_KEY: own}} if own else {})
+        own[LABELS_KEY] = sorted(tool.labels)
+    return {**to_mcp_tool(tool), "_meta": own} if own else to_mcp_tool(tool)
 
 
 @method("tools/list", cacheable=True)
@@ -7217,13 +7220,13 @@ def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
     remote = listed.get("name")
     name = _local_name(remote, taken)
     description = str(listed.get("description") or listed.get("title") or "").strip()
-    own = as_object(as_object(listed.get("_meta")).get(TOOL_KEY))
-    limit = own.get("characters")
+    own = as_object(listed.get("_meta"))
+    limit = own.get(LIMIT_KEY)
     return Tool(
         name, cut(description or f"远程工具 {name}", DESCRIPTION_LIMIT),
         _local_schema(listed.get("inputSchema")),
         run=lambda arguments: _run_remote(client, remote, arguments),
-        title=str(listed.get("title") or ""), labels=_labels(listed, own.get("labels")),
+        title=str(listed.get("title") or ""), labels=_labels(listed, own.get(LABELS_KEY)),
         characters=None if limit_fault("characters", limit) else limit,
         output=as_object(listed.get("outputSchema")) or None,
     )

@@ -410,7 +410,7 @@ def test_our_own_server_tells_labels_that_no_hint_has_and_a_live_tool_runs_each_
 
 @pytest.mark.parametrize("told", [None, 3, "live", {"live": 1}, [["live"]], ["no such label", 7]])
 def test_odd_labels_of_a_server_do_no_harm(told):
-    listed = {"name": "t", "_meta": {m.TOOL_KEY: {"labels": told, "characters": "many"}}}
+    listed = {"name": "t", "_meta": {m.LABELS_KEY: told, m.LIMIT_KEY: "many"}}
     client, tools = remote(listed)
     assert tools["t"].labels <= m.LABELS.keys() and tools["t"].characters is None
 

@@ -783,7 +783,7 @@ def test_pages_join_to_the_whole_list(server, method, key, size, version):
 
 @pytest.mark.parametrize(
     "cursor",
-    ["bogus", "", 1, [], "tools/list@3", "tools/list@-2", "tools/list@99", "resources/list@2"],
+    ["bogus", "", 1, [], "tools@3", "tools@-2", "tools@99", "resources@2", "tools"],
 )
 def test_cursor_that_we_did_not_give_is_refused(server, cursor):
     server.page_items = 2
