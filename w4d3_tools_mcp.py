@@ -7154,14 +7154,6 @@ def result_text(result: dict) -> str:
     return "\n".join(texts)
 
 
-def _value_of(text: str) -> object:
-    """The JSON value behind the text, if writing it again gives the same text; else the text."""
-    with contextlib.suppress(RpcError, ValueError, RecursionError):
-        if json_text(value := decode(text.encode("utf-8", "replace"))) == text:
-            return value
-    return text
-
-
 def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
     """The value that the server's tool returns; every way to fail is a ToolError."""
     try:
@@ -7171,7 +7163,10 @@ def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
     text = result_text(result)
     if result.get("isError") is True:
         raise ToolError(text)
-    return _value_of(text)
+    with contextlib.suppress(RpcError, ValueError, RecursionError):
+        if json_text(value := decode(text.encode("utf-8", "replace"))) == text:
+            return value  # JSON, and writing it again gives the same text
+    return text
 
 
 _HINT_LABELS = (
@@ -8549,21 +8544,17 @@ class Wire:
             if not self._held:
                 self._due = now + HOLD_SECONDS
             self._held += line
-            if not hold or now > self._due:
-                self._write()
+        if not hold or now > self._due:
+            self.flush()
 
     def flush(self) -> None:
         """Write what is held."""
-        if self._held:
-            with self.lock:
-                self._write()
-
-    def _write(self) -> None:
-        try:
-            while self._held:
-                del self._held[:os.write(self._descriptor, self._held)]
-        except OSError:  # a client that has closed its end has no more use for this process
-            os._exit(0)
+        with self.lock:
+            try:
+                while self._held:
+                    del self._held[:os.write(self._descriptor, self._held)]
+            except OSError:  # a client that has closed its end has no more use for this process
+                os._exit(0)
 
 
 class _Input(io.FileIO):
@@ -8698,22 +8689,17 @@ class Relay:
         os._exit(0)  # stderr is not flushed: nobody may read it, or a tool has closed it
 
 
-def _end_at_once_on_ctrl_c() -> None:
-    """Let SIGINT end the process as SIGTERM does, not when the main thread gets to a handler."""
-    import signal
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def mcp_serve(make_server: Callable[[], McpServer]) -> typing.NoReturn:
     """Serve on standard input and output until the client closes its end; never returns.
 
     The pipes are taken first and the server is made after that, so that user tools which print
     while they are loaded do no harm.
     """
+    import signal
+
     source, wire = _private_pipes()
-    _end_at_once_on_ctrl_c()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler may wait for the next line to come
     Relay(source, wire, make_server()).run()
 
 
