@@ -4230,7 +4230,7 @@ def to_gemini_tool(tool: Tool | dict) -> dict:
 
 
 def to_mcp_tool(tool: Tool) -> dict:
-    """{name, title, description, inputSchema, outputSchema, annotations} (MCP 2025-06-18 on)."""
+    """{name, title, description, inputSchema, outputSchema, annotations}: a copy, as MCP has it."""
     result = {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters}
     if tool.title:
         result["title"] = tool.title
@@ -4241,7 +4241,7 @@ def to_mcp_tool(tool: Tool) -> dict:
         "destructiveHint": "irreversible" in tool.labels,
         "openWorldHint": bool(tool.labels & {"sends", "untrusted"}),
     }
-    return result
+    return marshal.loads(marshal.dumps(result))  # the fastest way to copy plain data
 
 
 TOOL_FORMATS: dict[str, Callable[[Tool], dict]] = {  # the first three also take a bare definition
@@ -6134,29 +6134,26 @@ def last_result(messages: list[dict]) -> object:
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
-# § 14  JSON-RPC      uses §1, §3 · pure
+# § 14  JSON-RPC      uses §1, §3, §4 · pure
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
 # MCP is JSON-RPC 2.0 with one message per line. A *request* has method and id and gets exactly one
 # *reply* with the same id; a *notification* has no id and gets none, not even an error. Here bytes
 # become messages and back, and what is neither kind of message is told what is wrong with it.
 # Sources: jsonrpc.org/specification; modelcontextprotocol.io, "Base Protocol" of each revision.
 
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
+PARSE_ERROR = -32700  # the line is not JSON
+INVALID_REQUEST = -32600  # it is JSON, but no valid request
 METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-RESOURCE_NOT_FOUND = -32002  # until 2025-11-25; since then a missing resource is INVALID_PARAMS
+INVALID_PARAMS = -32602  # also: no such tool or prompt; since 2026-07-28, no such resource
+INTERNAL_ERROR = -32603  # a fault of ours
+RESOURCE_NOT_FOUND = -32002  # until 2025-11-25
 UNSUPPORTED_VERSION = -32022  # since 2026-07-28; its data lists what the server speaks
 
-ERROR_MEANINGS = {
-    PARSE_ERROR: "这一行不是 JSON",
-    INVALID_REQUEST: "是 JSON，但不是合法的请求",
-    METHOD_NOT_FOUND: "没有这个方法",
-    INVALID_PARAMS: "参数不对，或没有这个工具、提示词、资源",
-    INTERNAL_ERROR: "服务器内部出错",
-    RESOURCE_NOT_FOUND: "没有这个资源（2025-11-25 及以前）",
-    UNSUPPORTED_VERSION: "不支持这个协议版本（2026-07-28 起）",
+_UNREADABLE = {
+    UnicodeDecodeError: "不是 UTF-8 编码",
+    json.JSONDecodeError: "第 {0.colno} 个字符处读不下去",
+    RecursionError: "嵌套太深",
+    ValueError: "有 NaN、Infinity，或者有太长的整数",
 }
 
 
@@ -6167,19 +6164,7 @@ def _refuse_word(word: str) -> object:
 _WIRE_DECODER = json.JSONDecoder(parse_constant=_refuse_word)
 # No ASCII escaping: half the bytes for Chinese, and a learner can read the wire.
 _WIRE_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # a lone surrogate hangs Python SDKs (mcp 2.3.0)
-
-
-def _why_unreadable(error: Exception) -> str:
-    match error:
-        case UnicodeDecodeError():
-            return "不是 UTF-8 编码"
-        case json.JSONDecodeError():
-            return f"第 {error.pos + 1} 个字符处读不下去"
-        case RecursionError():
-            return "嵌套太深"
-        case _:
-            return "有 NaN、Infinity，或者有太长的整数"
+HALF_CHARACTER = "[\ud800-\udfff]"  # a lone surrogate hangs Python SDKs (mcp 2.3.0)
 
 
 def decode(line: bytes) -> object:
@@ -6187,8 +6172,8 @@ def decode(line: bytes) -> object:
     try:
         return _WIRE_DECODER.decode(line.decode("utf-8").removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
-        reason = f"{ERROR_MEANINGS[PARSE_ERROR]}：{_why_unreadable(error)}"
-        raise RpcError(PARSE_ERROR, reason) from None
+        reason = _UNREADABLE[type(error)].format(error)
+        raise RpcError(PARSE_ERROR, f"这一行不是 JSON：{reason}") from None
 
 
 def encode(message: object) -> bytes:
@@ -6201,19 +6186,22 @@ def encode(message: object) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        return _HALF_CHARACTER.sub("\ufffd", text).encode("utf-8")
+        return re.sub(HALF_CHARACTER, "\ufffd", text).encode("utf-8")
+
+
+def _message(**members: object) -> dict:
+    """A message without the members that are None: no MCP schema allows a null there."""
+    return {"jsonrpc": "2.0", **{name: it for name, it in members.items() if it is not None}}
 
 
 def request_message(id: int | str, method: str, params: dict | None = None) -> dict:
-    """A request; params None leaves them out, for a null there is no valid message."""
-    message = {"jsonrpc": "2.0", "id": id, "method": method}
-    return message if params is None else message | {"params": params}
+    """A request; params may be left out."""
+    return _message(id=id, method=method, params=params)
 
 
 def notification_message(method: str, params: dict | None = None) -> dict:
     """A message that gets no reply."""
-    message = {"jsonrpc": "2.0", "method": method}
-    return message if params is None else message | {"params": params}
+    return _message(method=method, params=params)
 
 
 def result_reply(id: int | str, result: dict) -> dict:
@@ -6221,41 +6209,52 @@ def result_reply(id: int | str, result: dict) -> dict:
     return {"jsonrpc": "2.0", "id": id, "result": result}
 
 
-def error_reply(id: int | str | None, error: RpcError) -> dict:
-    """The reply of a request that could not be served.
+def error_reply(id: int | str | None, error: BaseException) -> dict:
+    """The reply of a request that could not be served; any other exception is a fault of ours.
 
     Without a readable id the key is left out: JSON-RPC asks for null, but no MCP schema allows
     null there, and the newer ones make `id` optional. All official clients accept the missing key.
     """
+    if not isinstance(error, RpcError):
+        error = RpcError(INTERNAL_ERROR, f"服务器内部出错：{error_text(error)}")
     body = {"code": error.code, "message": str(error)}
-    if error.data is not None:
-        body["data"] = error.data
-    message = {"jsonrpc": "2.0", "error": body}
-    return message if id is None else {"jsonrpc": "2.0", "id": id, "error": body}
+    return _message(id=id, error=body if error.data is None else {**body, "data": error.data})
+
+
+def unexpected(where: str, wanted: str, value: object, code: int = INVALID_PARAMS) -> RpcError:
+    """The error that says what should stand in one place of a message, and what does."""
+    return RpcError(code, f"{where} 应该是{wanted}，收到的是 {show(value)}")
+
+
+def is_token(value: object) -> bool:
+    """Whether it can be an id or progress token: an integer, or text that can go back unchanged.
+
+    Half a character cannot, so it is refused: replaced, the client would not know its own id.
+    """
+    kind = type(value)  # not isinstance, because True is an int too
+    return kind is int or kind is str and not re.search(HALF_CHARACTER, value)
 
 
 def readable_id(message: object) -> int | str | None:
-    """The id of a message if it is a string or an integer, else None."""
+    """The id of a message if it has a valid one, else None."""
     id = message.get("id") if isinstance(message, dict) else None
-    return id if type(id) in (int, str) else None  # type(), because True is an int too
+    return id if is_token(id) else None
 
 
 def kind_of(message: object) -> str:
     """"request", "notification" or "response". Raises RpcError -32600 for anything else."""
     if not isinstance(message, dict):
-        raise RpcError(INVALID_REQUEST, f"一条消息应该是 JSON 对象，收到的是 {show(message)}")
+        raise unexpected("一条消息", " JSON 对象", message, INVALID_REQUEST)
     if "method" not in message and ("result" in message or "error" in message):
         return "response"
     if message.get("jsonrpc") != "2.0":
-        version = show(message.get("jsonrpc"))
-        raise RpcError(INVALID_REQUEST, f'jsonrpc 应该是 "2.0"，收到的是 {version}')
+        raise unexpected("jsonrpc", ' "2.0"', message.get("jsonrpc"), INVALID_REQUEST)
     if not isinstance(message.get("method"), str):
-        name = show(message.get("method"))
-        raise RpcError(INVALID_REQUEST, f"method 应该是字符串，收到的是 {name}")
+        raise unexpected("method", "字符串", message.get("method"), INVALID_REQUEST)
     if "id" not in message:
         return "notification"
-    if readable_id(message) is None:
-        raise RpcError(INVALID_REQUEST, f"id 应该是字符串或整数，收到的是 {show(message['id'])}")
+    if not is_token(message["id"]):
+        raise unexpected("id", "整数，或没有半个字符的字符串", message["id"], INVALID_REQUEST)
     return "request"
 
 
@@ -6285,14 +6284,18 @@ PAGE_ITEMS = 50  # entries in one page of a list
 COMPLETIONS = 100  # values in one completion; the protocol allows no more
 MCP_RESULT_CHARACTERS = 20_000  # of one tool result; desktop hosts refuse results near 1 MiB
 
-_KEY = "io.modelcontextprotocol/"
-VERSION_KEY, CAPABILITIES_KEY = _KEY + "protocolVersion", _KEY + "clientCapabilities"
-CLIENT_KEY, LOG_LEVEL_KEY = _KEY + "clientInfo", _KEY + "logLevel"
-SERVER_KEY, SUBSCRIPTION_KEY = _KEY + "serverInfo", _KEY + "subscriptionId"
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 ENVELOPE_KEYS = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
-LIMIT_KEY = "cme295-notes/maxCharacters"  # of a tool's result, told to our own client
+SERVER_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+# What MCP has no words for, told to our own client: of a tool, its result and its labels.
+LIMIT_KEY, LABELS_KEY = "cme295-notes/maxCharacters", "cme295-notes/labels"
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_ONE_LEVEL = f" {'、'.join(LOG_LEVELS)} 之一"
 
 
 class Revision(NamedTuple):
@@ -6317,8 +6320,8 @@ MODERN, LATEST_LEGACY = REVISIONS["2026-07-28"], REVISIONS["2025-11-25"]
 
 # Fields that older revisions do not know; names of revisions sort by date.
 FIELDS_SINCE = {
-    **dict.fromkeys(("annotations", "completions", "message"), "2025-03-26"),
-    **dict.fromkeys(("title", "resource_link", "outputSchema", "structuredContent"), "2025-06-18"),
+    "annotations": "2025-03-26", "completions": "2025-03-26", "message": "2025-03-26",
+    "title": "2025-06-18", "outputSchema": "2025-06-18",
 }
 
 
@@ -6333,20 +6336,19 @@ class Method(NamedTuple):
     """One row of METHODS: the function that answers, and what its requests have in common."""
 
     answer: Callable[[McpServer, Request], dict | None]  # None: no reply for now
-    legacy: bool
-    modern: bool
-    cacheable: bool  # the result must say how long it may be kept
-    slow: bool  # may take long: the driver can go on with other messages meanwhile
+    modern: bool | None = None  # None: in both eras
+    cacheable: bool = False  # the result must say how long it may be kept
+    slow: bool = False  # may take long: the driver can go on with other messages meanwhile
 
 
 METHODS: dict[str, Method] = {}
 
 
-def method(name: str, *, legacy=True, modern=True, cacheable=False, slow=False) -> Callable:
+def method(name: str, **kind: bool) -> Callable:
     """Register the decorated function as the one that answers `name`."""
 
     def add(answer: Callable) -> Callable:
-        METHODS[name] = Method(answer, legacy, modern, cacheable, slow)
+        METHODS[name] = Method(answer, **kind)
         return answer
 
     return add
@@ -6368,6 +6370,16 @@ def report_progress(done: float, total: float | None = None, message: str = "") 
 _KINDS = {str: "字符串", dict: "对象"}
 
 
+def member(of: dict, name: str, kind: type, *, path: str = "params.", default: Any = None) -> Any:
+    """of[name], which must be of that JSON type, or the default. Raises RpcError -32602 if not."""
+    value = of.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) is not kind:
+        raise unexpected(path + name, _KINDS[kind], value)
+    return value
+
+
 class Request:
     """A request on its way. `run` may be called on any thread; the first to end it wins.
 
@@ -6376,8 +6388,9 @@ class Request:
 
     def __init__(self, server: McpServer, message: dict, revision: Revision):
         self.server, self.revision = server, revision
-        self.id, self.method = message["id"], message["method"]
-        self.params = message.get("params") or {}
+        self.id, self.params = message["id"], message.get("params") or {}
+        self.row = METHODS[message["method"]]
+        self.cancelled = False
         self._done, self._emit, self._owed = -1.0, None, iter((True,))
 
     @property
@@ -6392,17 +6405,6 @@ class Request:
         del self.server.open[self.id]
         return True
 
-    def param(self, name: str, kind: type, default: object = None) -> Any:
-        """A parameter of that JSON type. Raises RpcError -32602 if it is missing or of another."""
-        value = self.params.get(name)
-        if value is None and default is not None:
-            return default
-        if type(value) is not kind:
-            raise RpcError(
-                INVALID_PARAMS, f"params.{name} 应该是{_KINDS[kind]}，收到的是 {show(value)}",
-            )
-        return value
-
     def notify(self, method: str, params: dict) -> None:
         """Send a notification that belongs to this request."""
         self._emit(notification_message(method, known_fields(params, self.revision)))
@@ -6411,7 +6413,7 @@ class Request:
         """Send how far it is, if the client asked for that and it is further than before."""
         if not self.alive:
             raise ToolError("客户端已取消这次调用")
-        token = self.params.get("_meta", {}).get("progressToken")
+        token = (self.params.get("_meta") or {}).get("progressToken")
         if token is None or not self._done < done < math.inf:
             return
         self._done = done
@@ -6427,64 +6429,47 @@ class Request:
         self._emit = emit
         if not self.alive:  # cancelled while it waited in a batch
             return
-        reply = self._reply()
+        before = _RUNNING.set(self)
+        try:
+            result = self.row.answer(self.server, self)
+            reply = None if result is None else result_reply(self.id, self._of_its_era(result))
+        except BaseException as error:  # whatever happens, a client must not wait for ever
+            reply = error_reply(self.id, error)
+        finally:
+            _RUNNING.reset(before)
         if reply and self.end():
             emit(reply)
 
-    def _reply(self) -> dict | None:
-        row = METHODS[self.method]
-        before = _RUNNING.set(self)
-        try:
-            result = row.answer(self.server, self)
-        except RpcError as error:
-            return error_reply(self.id, error)
-        except BaseException as error:  # whatever happens, a client must not wait for ever
-            reason = f"服务器内部出错：{error_text(error)}"
-            return error_reply(self.id, RpcError(INTERNAL_ERROR, reason))
-        finally:
-            _RUNNING.reset(before)
-        if result is None:
-            return None
-        if self.revision.modern:
-            result = {"resultType": "complete", **result, "_meta": {SERVER_KEY: self.server.info}}
-            if row.cacheable:
-                result |= {"ttlMs": 0, "cacheScope": "private"}
-        return result_reply(self.id, result)
+    def _of_its_era(self, result: dict) -> dict:
+        if not self.revision.modern:
+            return result
+        more = {"ttlMs": 0, "cacheScope": "private"} if self.row.cacheable else {}
+        return {"resultType": "complete", **result, "_meta": {SERVER_KEY: self.server.info}, **more}
+
+
+def _give(begun: list, emit: Callable[[Any], None]) -> None:
+    """Emit messages as they are; run what has to be run."""
+    for each in begun:
+        emit(each) if isinstance(each, dict) else each.run(emit)
 
 
 class Batch:
     """An array of messages (2025-03-26 only): its replies come as one array."""
 
-    def __init__(self, started: list[list[dict] | Request]):
-        self._started = started
+    def __init__(self, begun: list[dict | Request]):
+        self._begun = begun
 
     @property
-    def alive(self) -> bool:
-        """Whether one of its replies is still owed."""
-        return any(item.alive for item in self._started if isinstance(item, Request))
+    def cancelled(self) -> bool:
+        """Whether none of its replies is owed any more."""
+        return all(each.cancelled for each in self._begun if isinstance(each, Request))
 
     def run(self, emit: Callable[[object], None]) -> None:
         """As Request.run, for all of them; only notifications do not wait for the end."""
         replies = []
-
-        def sort(message: dict) -> None:
-            (emit if "method" in message else replies.append)(message)
-
-        for item in self._started:
-            if isinstance(item, Request):
-                item.run(sort)
-            else:
-                replies += item
+        _give(self._begun, lambda each: (emit if "method" in each else replies.append)(each))
         if replies:
             emit(replies)
-
-
-def _replies(started: list | Request | Batch) -> list:
-    if isinstance(started, list):
-        return started
-    messages: list = []
-    started.run(messages.append)
-    return messages
 
 
 def _is_enveloped(message: object) -> bool:
@@ -6492,24 +6477,6 @@ def _is_enveloped(message: object) -> bool:
         case {"params": {"_meta": dict() as meta}}:
             return not ENVELOPE_KEYS.isdisjoint(meta)
     return False
-
-
-def _enveloped_revision(meta: dict) -> Revision:
-    """The revision that an envelope names. Raises RpcError in the order of the official servers."""
-    for key, kind in ((VERSION_KEY, str), (CAPABILITIES_KEY, dict)):
-        if type(meta.get(key)) is not kind:
-            text = f"params._meta 里 {key} 应该是{_KINDS[kind]}，收到的是 {show(meta.get(key))}"
-            raise RpcError(INVALID_PARAMS, text)
-    revision = REVISIONS.get(meta[VERSION_KEY])
-    if revision is None or not revision.modern:
-        raise RpcError(
-            UNSUPPORTED_VERSION, f"不支持协议版本 {show(meta[VERSION_KEY])}",
-            {"supported": list(REVISIONS), "requested": meta[VERSION_KEY]},
-        )
-    if (level := meta.get(LOG_LEVEL_KEY, "debug")) not in LOG_LEVELS:
-        levels = "、".join(LOG_LEVELS)
-        raise RpcError(INVALID_PARAMS, f"logLevel 只能是 {levels}，收到的是 {show(level)}")
-    return revision
 
 
 class McpServer:
@@ -6521,9 +6488,9 @@ class McpServer:
     """
 
     def __init__(
-        self, tools: ToolRegistry, notes: NotesIndex | None = None, *, page_items: int = PAGE_ITEMS,
+        self, tools: ToolRegistry | Callable[[], ToolRegistry], notes: NotesIndex | None = None,
     ):
-        self.tools, self.notes, self.page_items = tools, notes, page_items
+        self._tools, self.notes, self.page_items = tools, notes, PAGE_ITEMS
         self.instructions = INSTRUCTIONS
         self.info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": VERSION}
         self.negotiated = LATEST_LEGACY  # what messages without an envelope mean, until agreed
@@ -6531,15 +6498,30 @@ class McpServer:
 
     def handle(self, message: object) -> list:
         """All messages that answer this one; slow tools are waited for."""
-        return _replies(self.begin(message))
+        sent: list = []
+        _give(self.begin(message), sent.append)
+        return sent
 
-    def begin(self, message: object) -> list[dict] | Request | Batch:
-        """The answer, if it is quick; else something whose `run(emit)` the caller owes.
+    def begin(self, message: object) -> list[dict | Request | Batch]:
+        """Messages that are ready, or one thing whose `run(emit)` the caller owes.
 
         Keep calling `begin` meanwhile: that is how pings are answered and calls cancelled.
         """
-        if isinstance(message, list):
-            return self._begin_batch(message)
+        if not isinstance(message, list):
+            return self._begin_one(message)
+        if not message or not self.negotiated.batches or any(map(_is_enveloped, message)):
+            text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
+            return [error_reply(None, RpcError(INVALID_REQUEST, text))]
+        return [Batch([begun for each in message for begun in self._begin_in_batch(each)])]
+
+    def _begin_in_batch(self, message: object) -> list[dict | Request]:
+        match message:
+            case {"method": "initialize"}:
+                error = RpcError(INVALID_REQUEST, "initialize 不能放在数组里")
+                return [error_reply(readable_id(message), error)]
+        return self._begin_one(message)
+
+    def _begin_one(self, message: object) -> list[dict | Request]:
         try:
             match kind_of(message):
                 case "request":
@@ -6550,62 +6532,58 @@ class McpServer:
             return [error_reply(readable_id(message), error)]
         return []
 
-    def _begin_request(self, message: dict) -> list[dict] | Request:
-        revision = self._revision_of(message)
-        row = METHODS.get(message["method"])
-        if row is None or not (row.modern if revision.modern else row.legacy):
-            raise RpcError(
-                METHOD_NOT_FOUND, f"{revision.name} 版协议里没有方法 {show(message['method'])}",
-            )
-        if message["id"] in self.open:
-            reason = f"id {show(message['id'])} 的请求还没有结束，请换一个 id"
-            raise RpcError(INVALID_REQUEST, reason)
-        request = Request(self, message, revision)
-        self.open[request.id] = request
-        return request if row.slow else _replies(request)
+    def _begin_request(self, message: dict) -> list[dict | Request]:
+        revision, name, id = self._revision_of(message), message["method"], message["id"]
+        if name not in METHODS or METHODS[name].modern not in (None, revision.modern):
+            raise RpcError(METHOD_NOT_FOUND, f"{revision.name} 版协议里没有方法 {show(name)}")
+        if id in self.open:
+            raise RpcError(INVALID_REQUEST, f"id {show(id)} 的请求还没有结束，请换一个 id")
+        request = self.open[id] = Request(self, message, revision)
+        if request.row.slow:
+            return [request]
+        sent: list = []
+        request.run(sent.append)
+        return sent
 
     def _revision_of(self, message: dict) -> Revision:
-        """What this request alone says: the modern revision if it has an envelope, else legacy."""
-        params = {} if message.get("params") is None else message["params"]
-        meta = params.get("_meta", {}) if isinstance(params, dict) else {}
-        for name, value in (("params", params), ("params._meta", meta)):
-            if not isinstance(value, dict):
-                raise RpcError(INVALID_PARAMS, f"{name} 应该是对象，收到的是 {show(value)}")
-        if type(meta.get("progressToken", "")) not in (str, int):
-            raise RpcError(INVALID_PARAMS, "params._meta.progressToken 应该是字符串或整数")
-        return self.negotiated if ENVELOPE_KEYS.isdisjoint(meta) else _enveloped_revision(meta)
+        """What this request alone says: the modern revision if it has an envelope, else legacy.
 
-    def _begin_batch(self, messages: list) -> list[dict] | Batch:
-        if not self.negotiated.batches or any(map(_is_enveloped, messages)):
-            text = "只有 2025-03-26 版协议可以把几条消息放进一个数组，请一行发一条"
-            return [error_reply(None, RpcError(INVALID_REQUEST, text))]
-        if not messages:
-            return [error_reply(None, RpcError(INVALID_REQUEST, "数组里没有消息"))]
-        return Batch([self._begin_in_batch(message) for message in messages])
-
-    def _begin_in_batch(self, message: object) -> list[dict] | Request:
-        match message:
-            case [*_] | {"method": "initialize"}:
-                error = RpcError(INVALID_REQUEST, "这条消息不能放在数组里")
-                return [error_reply(readable_id(message), error)]
-        return self.begin(message)
+        Raises RpcError in the order of the official servers.
+        """
+        params = member(message, "params", dict, path="", default={})
+        meta = member(params, "_meta", dict, default={})
+        if not is_token(meta.get("progressToken", 0)):
+            raise unexpected("progressToken", "整数，或没有半个字符的字符串", meta["progressToken"])
+        if ENVELOPE_KEYS.isdisjoint(meta):
+            return self.negotiated
+        version = member(meta, VERSION_KEY, str, path="params._meta 里 ")
+        member(meta, CAPABILITIES_KEY, dict, path="params._meta 里 ")
+        revision = REVISIONS.get(version, LATEST_LEGACY)
+        if not revision.modern:
+            supported = {"supported": list(REVISIONS), "requested": version}
+            raise RpcError(UNSUPPORTED_VERSION, f"不支持协议版本 {show(version)}", supported)
+        if (level := meta.get(LOG_LEVEL_KEY, "debug")) not in LOG_LEVELS:
+            raise unexpected("logLevel", _ONE_LEVEL, level)
+        return revision
 
     def _notice(self, message: dict) -> None:
         """Take a notification. Only one matters here: the rest needs no action."""
-        if message["method"] != "notifications/cancelled":
-            return
-        match message.get("params"):
-            case {"requestId": int() | str() as id} if not isinstance(id, bool):
+        match message:
+            case {"method": "notifications/cancelled", "params": {"requestId": id}} if is_token(id):
                 if request := self.open.get(id):
-                    request.end()
+                    request.cancelled = request.end()
+
+    @functools.cached_property
+    def tools(self) -> ToolRegistry:
+        """The tools, made when they are first needed: the first answer does not wait for them."""
+        return self._tools() if callable(self._tools) else self._tools
 
     @functools.cached_property
     def outline(self) -> list[Note]:
         """Every section in reading order, without its text; [] if there are no notes."""
-        try:
+        with contextlib.suppress(ToolError):  # no folder, or nothing in it
             return self.notes.outline if self.notes else []
-        except ToolError:  # no folder, or nothing in it: then there are no resources
-            return []
+        return []
 
     @functools.cached_property
     def files(self) -> dict[str, Note]:
@@ -6625,7 +6603,7 @@ def _capabilities(server: McpServer, revision: Revision) -> dict:
 @method("initialize", modern=False)
 def _initialize(server: McpServer, request: Request) -> dict:
     """Agree on a revision: the one asked for if it is a legacy one, else our newest legacy one."""
-    revision = REVISIONS.get(request.param("protocolVersion", str), LATEST_LEGACY)
+    revision = REVISIONS.get(member(request.params, "protocolVersion", str), LATEST_LEGACY)
     server.negotiated = LATEST_LEGACY if revision.modern else revision
     return {
         "protocolVersion": server.negotiated.name,
@@ -6635,7 +6613,7 @@ def _initialize(server: McpServer, request: Request) -> dict:
     }
 
 
-@method("server/discover", legacy=False, cacheable=True)
+@method("server/discover", modern=True, cacheable=True)
 def _discover(server: McpServer, request: Request) -> dict:
     """All revisions, newest first: a client that shares only a legacy one can fall back to it."""
     return {
@@ -6653,15 +6631,15 @@ def _ping(server: McpServer, request: Request) -> dict:
 @method("logging/setLevel", modern=False)
 def _set_level(server: McpServer, request: Request) -> dict:
     """Accepted though we send no log messages: VS Code asks before its handshake is over."""
-    if request.param("level", str) not in LOG_LEVELS:
-        raise RpcError(INVALID_PARAMS, f"level 只能是 {'、'.join(LOG_LEVELS)}")
+    if (level := member(request.params, "level", str)) not in LOG_LEVELS:
+        raise unexpected("level", _ONE_LEVEL, level)
     return {}
 
 
-@method("subscriptions/listen", legacy=False)
+@method("subscriptions/listen", modern=True)
 def _listen(server: McpServer, request: Request) -> None:
     """Acknowledged with an empty subset, for nothing changes while we run; open until cancelled."""
-    request.param("notifications", dict)
+    member(request.params, "notifications", dict)
     meta = {SUBSCRIPTION_KEY: request.id}
     request.notify("notifications/subscriptions/acknowledged", {"notifications": {}, "_meta": meta})
 
@@ -6672,22 +6650,23 @@ def _listen(server: McpServer, request: Request) -> None:
 def _page(request: Request, key: str, items: Iterable, entry: Callable[[Any], dict]) -> dict:
     """One page of a list. A cursor is opaque to clients; ours says which list goes on where."""
     size, items = request.server.page_items, list(items)
-    starts = {f"{request.method}@{start}": start for start in range(size, len(items), size)}
-    cursor = request.params.get("cursor")
-    start = 0 if cursor is None else starts.get(cursor if isinstance(cursor, str) else "")
-    if start is None:
-        reason = f"cursor 无效：{show(cursor)}，请原样传回 nextCursor，或不传"
-        raise RpcError(INVALID_PARAMS, reason)
+    starts = {f"{key}@{start}": start for start in range(0, len(items) or 1, size)}
+    cursor = member(request.params, "cursor", str, default=f"{key}@0")
+    if cursor not in starts:
+        raise unexpected("cursor", "收到过的 nextCursor，或者不传", cursor)
+    start = starts[cursor]
     shown = items[start:start + size]
     page = {key: [known_fields(entry(item), request.revision) for item in shown]}
     if start + size < len(items):
-        page["nextCursor"] = f"{request.method}@{start + size}"
+        page["nextCursor"] = f"{key}@{start + size}"
     return page
 
 
 def _listed_tool(tool: Tool) -> dict:
-    listed = to_mcp_tool(tool)
-    return listed | {"_meta": {LIMIT_KEY: tool.characters}} if tool.characters else listed
+    own = {LIMIT_KEY: tool.characters} if tool.characters else {}
+    if tool.labels & {"live", "private", "sends"}:  # of which the hints say nothing
+        own[LABELS_KEY] = sorted(tool.labels)
+    return {**to_mcp_tool(tool), "_meta": own} if own else to_mcp_tool(tool)
 
 
 @method("tools/list", cacheable=True)
@@ -6715,7 +6694,6 @@ def _checked(result: ToolResult, tool: Tool) -> ToolResult:
 
 NOTE_URI = "notes://"
 NOTE_TEMPLATE = NOTE_URI + "{note}"
-_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 def note_uri(name: str) -> str:
@@ -6724,28 +6702,24 @@ def note_uri(name: str) -> str:
     >>> note_uri("week1-day4"), note_uri("Week 1 §2")
     ('notes://week1-day4', 'notes://Week%201%20%C2%A72')
     """
-    quoted = (chr(b) if b in _UNRESERVED else f"%{b:02X}" for b in name.encode("utf-8"))
-    return NOTE_URI + "".join(quoted)
+    odd = rb"[^A-Za-z0-9._~-]"
+    quoted = re.sub(odd, lambda found: b"%%%02X" % ord(found[0]), name.encode("utf-8"))
+    return NOTE_URI + quoted.decode("ascii")
+
+
+def _text_block(text: str) -> dict:
+    return {"type": "text", "text": text}
 
 
 def _resource(name: str, title: str) -> dict:
     return {"uri": note_uri(name), "name": name, "title": title, "mimeType": "text/markdown"}
 
 
-def _links(value: object) -> Iterator[dict]:
-    """The sections that search_notes found, as links a host can open with resources/read."""
-    match value:
-        case {"hits": [*hits]}:
-            for hit in hits:
-                match hit:
-                    case {"section": str() as name, "title": str() as title}:
-                        yield {"type": "resource_link", **_resource(name, title)}
-
-
 @method("tools/call", slow=True)
 def _call_tool(server: McpServer, request: Request) -> dict:
     """Whatever goes wrong inside the tool, bad arguments too, is a result the model can read."""
-    name, arguments = request.param("name", str), request.param("arguments", dict, {})
+    name = member(request.params, "name", str)
+    arguments = member(request.params, "arguments", dict, default={})
     request.progress(0, message=f"开始运行 {name}")
     call = ToolCall(str(request.id), name, arguments)
     result = server.tools.call(call, characters=MCP_RESULT_CHARACTERS)
@@ -6753,12 +6727,14 @@ def _call_tool(server: McpServer, request: Request) -> dict:
         raise RpcError(INVALID_PARAMS, result.text)
     tool = server.tools[name]
     result = _checked(result, tool)
-    answer = {"content": [{"type": "text", "text": result.text}], "isError": result.is_error}
-    if tool.output and not result.is_error:
+    answer = {"content": [_text_block(result.text)], "isError": result.is_error}
+    structured = tool.output and not result.is_error
+    if structured and request.revision.name >= FIELDS_SINCE["outputSchema"]:
         answer["structuredContent"] = result.value
-        if name == "search_notes" and request.revision.name >= FIELDS_SINCE["resource_link"]:
-            answer["content"] += _links(result.value)
-    return known_fields(answer, request.revision)
+        hits = result.value.get("hits", ()) if name == "search_notes" else ()
+        resources = [_resource(hit["section"], hit["title"]) for hit in hits]  # a host can open
+        answer["content"] += [{"type": "resource_link", **each} for each in resources]
+    return answer
 
 
 # ── Notes as resources ──
@@ -6773,11 +6749,10 @@ def _note_name(uri: str) -> str:
 def _section(server: McpServer, name: str) -> Note | None:
     """The file or section of exactly that name, with all below it. No name becomes a path."""
     id = server.files[name].section if name in server.files else name
-    try:
-        note = server.notes.find(id) if server.notes else None
-    except ToolError:
-        return None
-    return note if note and note.section == id else None
+    with contextlib.suppress(ToolError):  # there is nothing like it
+        if server.notes and (note := server.notes.find(id)).section == id:
+            return note
+    return None
 
 
 def _markdown(uri: str, note: Note) -> dict:
@@ -6804,7 +6779,7 @@ def _list_templates(server: McpServer, request: Request) -> dict:
 
 @method("resources/read", cacheable=True, slow=True)
 def _read_resource(server: McpServer, request: Request) -> dict:
-    uri = request.param("uri", str)
+    uri = member(request.params, "uri", str)
     note = _section(server, _note_name(uri)) if uri.startswith(NOTE_URI) else None
     if note is None:
         code = INVALID_PARAMS if request.revision.modern else RESOURCE_NOT_FOUND
@@ -6815,117 +6790,91 @@ def _read_resource(server: McpServer, request: Request) -> dict:
 # ── Prompts ──
 
 
-class Prompt(NamedTuple):
-    """A text that a person picks in the host. `write` makes texts and blocks from arguments."""
+@functools.lru_cache(1)
+def _prompts(notes: NotesIndex | None) -> ToolRegistry:
+    """Texts that a person picks in the host. Each is a function as a tool is; it gives blocks."""
 
-    title: str
-    description: str
-    arguments: dict[str, str]  # name → description
-    write: Callable[..., list[str | dict]]
-    optional: frozenset[str] = frozenset()
+    def explain_section(section: typing.Annotated[str, "编号，如 Week 1 Day 4 §1.4"]) -> list:
+        """用具体数字讲解讲义中的一节，原文会附上"""
+        note = notes.find(section)
+        text = (
+            f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
+            "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），最后指出一个易误解的地方。"
+        )
+        source = {"type": "resource", "resource": _markdown(note_uri(note.section), note)}
+        return [_text_block(text), source]
 
+    def quiz_me(
+        topic: typing.Annotated[str, "知识点，例如 KV Cache"],
+        count: typing.Annotated[str, "题数，1 到 20，默认 5"] = "5",
+    ) -> list:
+        """围绕一个知识点，一题一题地考"""
+        if count not in map(str, range(1, 21)):
+            raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
+        return [_text_block(
+            f"请围绕“{topic}”考我 {count} 道题。"
+            "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；一次只出一道，"
+            "等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。"
+        )]
 
-def _write_explain(server: McpServer, section: str) -> list[str | dict]:
-    note = server.notes.find(section)
-    text = (
-        f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
-        "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），最后指出一个容易误解的地方。"
-    )
-    return [text, {"type": "resource", "resource": _markdown(note_uri(note.section), note)}]
+    def find_lesson(topic: typing.Annotated[str, "知识点，例如 KV Cache"]) -> list:
+        """找出一个知识点在讲义的哪些章节"""
+        return [_text_block(
+            f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
+            "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。"
+        )]
 
-
-def _write_quiz(server: McpServer, topic: str, count: str = "5") -> list[str]:
-    if count not in map(str, range(1, 21)):
-        raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
-    return [
-        f"请围绕“{topic}”考我 {count} 道题。"
-        "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；"
-        "一次只出一道，等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。",
-    ]
-
-
-def _write_find(server: McpServer, topic: str) -> list[str]:
-    return [
-        f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
-        "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。",
-    ]
-
-
-_TOPIC = {"topic": "知识点，例如 KV Cache"}
-PROMPTS = {
-    "explain_section": Prompt(
-        "讲解一节", "用具体数字讲解讲义中的一节，原文会附上",
-        {"section": "编号，如 Week 1 Day 4 §1.4"}, _write_explain,
-    ),
-    "quiz_me": Prompt(
-        "考考我", "围绕一个知识点，一题一题地考",
-        _TOPIC | {"count": "题数，1 到 20，默认 5"}, _write_quiz, frozenset({"count"}),
-    ),
-    "find_lesson": Prompt("在哪一节", "找出一个知识点在讲义的哪些章节", _TOPIC, _write_find),
-}
+    titles = {explain_section: "讲解一节", quiz_me: "考考我", find_lesson: "在哪一节"}
+    return ToolRegistry(Tool.from_function(fn, title=titles[fn]) for fn in titles if notes)
 
 
-def _listed_prompt(name: str) -> dict:
-    title, description, texts, _, optional = PROMPTS[name]
+def _listed_prompt(prompt: Tool) -> dict:
+    required = prompt.parameters["required"]
     arguments = [
-        {"name": argument, "description": text, "required": argument not in optional}
-        for argument, text in texts.items()
+        {"name": name, "description": part["description"], "required": name in required}
+        for name, part in prompt.parameters["properties"].items()
     ]
-    return {"name": name, "title": title, "description": description, "arguments": arguments}
+    about = {"name": prompt.name, "title": prompt.title, "description": prompt.description}
+    return about | {"arguments": arguments}
 
 
 @method("prompts/list", cacheable=True)
 def _list_prompts(server: McpServer, request: Request) -> dict:
-    return _page(request, "prompts", PROMPTS if server.notes else (), _listed_prompt)
+    return _page(request, "prompts", _prompts(server.notes), _listed_prompt)
 
 
-def _known_prompt(server: McpServer, name: str) -> Prompt:
-    if server.notes is None or name not in PROMPTS:
-        raise RpcError(INVALID_PARAMS, f"没有提示词 {show(name)}，可用：{'、'.join(PROMPTS)}")
-    return PROMPTS[name]
+def _known_prompt(server: McpServer, name: str) -> Tool:
+    known = _prompts(server.notes)
+    if name not in known:
+        raise RpcError(INVALID_PARAMS, f"没有提示词 {show(name)}，可用：{'、'.join(known.names)}")
+    return known[name]
 
 
 @method("prompts/get", slow=True)
 def _get_prompt(server: McpServer, request: Request) -> dict:
-    name, given = request.param("name", str), request.param("arguments", dict, {})
-    prompt = _known_prompt(server, name)
-    for argument, text in prompt.arguments.items():
-        if not given.get(argument) and argument not in prompt.optional:
-            raise RpcError(INVALID_PARAMS, f"提示词 {name} 缺少参数 {argument}：{text}")
-    for argument, value in given.items():
-        if argument not in prompt.arguments or not isinstance(value, str):
-            reason = f"提示词 {name} 的参数不对：{argument} = {show(value)}"
-            raise RpcError(INVALID_PARAMS, reason)
-    try:
-        blocks = prompt.write(server, **given)
-    except ToolError as error:  # no such section, or a bad number: a person can correct it
-        raise RpcError(INVALID_PARAMS, str(error)) from None
-    blocks = [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks]
-    messages = [{"role": "user", "content": block} for block in blocks]
+    """What is wrong with its arguments is an error here: a person gave them, not a model."""
+    prompt = _known_prompt(server, member(request.params, "name", str))
+    given = member(request.params, "arguments", dict, default={})
+    given = {name: value for name, value in given.items() if value != ""}  # left blank in a form
+    call = ToolCall("", prompt.name, given)
+    result = _prompts(server.notes).call(call, characters=None)
+    if result.is_error:
+        raise RpcError(INVALID_PARAMS, result.text)
+    messages = [{"role": "user", "content": block} for block in result.value]
     return {"description": prompt.description, "messages": messages}
 
 
 # ── Completion of arguments ──
 
 
-# what is completed → its choices; an argument that is not here has none
-CHOICES: dict[str, Callable[[McpServer], Iterable[str]]] = {
-    "section": lambda server: (note.section for note in server.outline),
-    "topic": lambda server: (note.title for note in server.outline),
-    "note": lambda server: (*server.files, *(note.section for note in server.outline)),
-}
-
-
 def _completed(server: McpServer, request: Request) -> tuple[str, str]:
     """(argument, what was typed so far), if the prompt or template of `ref` has that argument."""
-    match request.params.get("argument"):
-        case {"name": str() as name, "value": str() as typed}:
-            pass
-        case other:
-            raise RpcError(INVALID_PARAMS, f"argument 应该有 name 和 value，收到的是 {show(other)}")
+    argument = member(request.params, "argument", dict)
+    name = member(argument, "name", str, path="params.argument.")
+    typed = member(argument, "value", str, path="params.argument.")
     match request.params.get("ref"):
         case {"type": "ref/prompt", "name": str() as prompt}:
-            known = _known_prompt(server, prompt).arguments
+            known = _known_prompt(server, prompt).parameters["properties"]
         case {"type": "ref/resource", "uri": uri} if uri == NOTE_TEMPLATE:
             known = {"note"}
         case _:
@@ -6940,9 +6889,14 @@ def _completed(server: McpServer, request: Request) -> tuple[str, str]:
 def _complete(server: McpServer, request: Request) -> dict:
     """Choices that begin with what was typed, then those that contain it."""
     name, typed = _completed(server, request)
-    choices = dict.fromkeys(CHOICES[name](server) if name in CHOICES else ())
-    found = [choice for choice in choices if typed in choice.casefold()]
-    found.sort(key=lambda choice: not choice.casefold().startswith(typed))  # stable
+    sections = [note.section for note in server.outline]
+    choices = {
+        "section": sections,
+        "topic": [note.title for note in server.outline],
+        "note": [*server.files, *sections],
+    }
+    found = [each for each in dict.fromkeys(choices.get(name, ())) if typed in each.casefold()]
+    found.sort(key=lambda each: not each.casefold().startswith(typed))  # stable
     shown, more = found[:COMPLETIONS], len(found) > COMPLETIONS
     return {"completion": {"values": shown, "total": len(found), "hasMore": more}}
 
@@ -7003,15 +6957,6 @@ def result_text(result: dict) -> str:
     return "\n".join(texts)
 
 
-def _value_of(text: str) -> object:
-    """The JSON value behind the text, if writing it again gives the same text; else the text."""
-    try:
-        value = decode(text.encode("utf-8", "replace"))
-        return value if json_text(value) == text else text
-    except (RpcError, ValueError, RecursionError):
-        return text
-
-
 def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
     """The value that the server's tool returns; every way to fail is a ToolError."""
     try:
@@ -7021,7 +6966,10 @@ def _run_remote(client: McpClient, name: str, arguments: dict) -> object:
     text = result_text(result)
     if result.get("isError") is True:
         raise ToolError(text)
-    return _value_of(text)
+    with contextlib.suppress(RpcError, ValueError, RecursionError):
+        if json_text(value := decode(text.encode("utf-8", "replace"))) == text:
+            return value  # JSON, and writing it again gives the same text
+    return text
 
 
 _HINT_LABELS = (
@@ -7036,7 +6984,10 @@ def as_object(value: object) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def _labels(listed: dict) -> frozenset[str]:
+def _labels(listed: dict, told: object) -> frozenset[str]:
+    """What our own server told, else what the hints say; none says that results change."""
+    if isinstance(told, list):
+        return frozenset(label for label in LABELS if label in told)
     hints = as_object(listed.get("annotations"))
     labels = {label for hint, default, label in _HINT_LABELS if hints.get(hint, default) is True}
     return frozenset(labels - {"irreversible"} if "read_only" in labels else labels)
@@ -7050,35 +7001,31 @@ def _local_name(name: object, taken: ToolRegistry) -> str:
 
 
 def _local_schema(schema: object) -> dict:
-    """The server's schema where ours can check it, else as much of it as can be checked."""
-    if not isinstance(schema, dict):
-        return {"type": "object"}
-    parts = {
-        name: part if isinstance(part, dict) and not check_schema(part) else {}
-        for name, part in as_object(schema.get("properties")).items()
-    }
-    required = schema.get("required")
-    required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
-    outline = {"type": "object", "properties": parts, "required": required}
-    candidates = ({**schema, "type": "object"}, outline, {"type": "object"})
-    return next(candidate for candidate in candidates if not check_schema(candidate))
+    """The server's schema where ours can check it, else with {} for each part that cannot be."""
+    whole = {**as_object(schema), "type": "object"}
+    if not check_schema(whole):
+        return whole
+    checked = {"type": "object", "properties": {}}
+    for name, part in as_object(whole.get("properties")).items():
+        alone = {"type": "object", "properties": {name: part}}
+        checked["properties"][name] = {} if check_schema(alone) else part
+    demanding = {**checked, "required": whole.get("required")}
+    return checked if check_schema(demanding) else demanding
 
 
 def _remote_tool(client: McpClient, listed: dict, taken: ToolRegistry) -> Tool:
-    """The tool for one entry of tools/list. What had to be changed is noted in client.notices."""
+    """The tool for one entry of tools/list, with what hosts or models would not accept mended."""
     remote = listed.get("name")
-    name, schema = _local_name(remote, taken), _local_schema(listed.get("inputSchema"))
-    if name != remote:
-        client.notices.append(f"工具 {show(remote)} 在这里叫 {name}：模型和主机不接受原来的名字")
-    if schema != listed.get("inputSchema"):
-        client.notices.append(f"工具 {name} 的参数模式有这里不支持的写法，参数由服务器自己检查")
-    limit = as_object(listed.get("_meta")).get(LIMIT_KEY)
-    description = str(listed.get("description") or listed.get("title") or f"远程工具 {name}")
+    name = _local_name(remote, taken)
+    description = str(listed.get("description") or listed.get("title") or "").strip()
+    own = as_object(listed.get("_meta"))
+    limit = own.get(LIMIT_KEY)
     return Tool(
-        name, cut(description, DESCRIPTION_LIMIT), schema,
+        name, cut(description or f"远程工具 {name}", DESCRIPTION_LIMIT),
+        _local_schema(listed.get("inputSchema")),
         run=lambda arguments: _run_remote(client, remote, arguments),
-        title=str(listed.get("title") or ""), labels=_labels(listed),
-        characters=limit if type(limit) is int and limit > 0 else None,
+        title=str(listed.get("title") or ""), labels=_labels(listed, own.get(LABELS_KEY)),
+        characters=None if limit_fault("characters", limit) else limit,
         output=as_object(listed.get("outputSchema")) or None,
     )
 
@@ -7098,7 +7045,7 @@ class McpClient:
 
     `send(message, seconds)` delivers; it raises ServerSilentError or ServerGoneError. `restart()`,
     if given, starts the server anew when it dies of the first question. With `revision` only that
-    one is spoken; else the newest is tried first. `notices` says what had to be adapted.
+    one is spoken; else the newest is tried first.
 
     >>> server = McpServer(ToolRegistry())
     >>> client = McpClient(lambda message, seconds: (server.handle(message) or [None])[-1])
@@ -7118,19 +7065,16 @@ class McpClient:
         self.server: dict = {}  # its name and version
         self.capabilities: dict = {}
         self.instructions = ""
-        self.notices: list[str] = []
 
     # ── Opening ──
 
     def connect(self) -> McpClient:
         """Agree on a revision; returns self. Raises RpcError or McpError when there is none."""
-        wanted = REVISIONS[self._wanted] if self._wanted else None
-        if wanted and not wanted.modern:
-            self._initialize(wanted.name)
-        elif not self._discover():
-            if wanted:
-                raise McpError(f"服务器不支持 {wanted.name} 版协议")
-            self._initialize(LATEST_LEGACY.name)
+        if self._wanted in (None, MODERN.name) and self._discover():
+            return self
+        if self._wanted == MODERN.name:
+            raise McpError(f"服务器不支持 {self._wanted} 版协议")
+        self._initialize(self._wanted or LATEST_LEGACY.name)
         return self
 
     def _discover(self) -> bool:
@@ -7138,20 +7082,21 @@ class McpClient:
 
         Not only -32601 but any other error, silence and nonsense mean that, too (spec, versioning).
         """
+        result: dict = {}
         try:
-            result = self._exchange("server/discover", None, MODERN.name, self._probe_seconds)
-            supported = result.get("supportedVersions")
+            result = self.request(
+                "server/discover", revision=MODERN.name, seconds=self._probe_seconds,
+            )
         except RpcError as error:
-            if error.code != UNSUPPORTED_VERSION or not isinstance(error.data, dict):
-                return False
-            result, supported = {}, error.data.get("supported")
+            if error.code == UNSUPPORTED_VERSION:
+                result = {"supportedVersions": as_object(error.data).get("supported")}
         except ServerGoneError:
             if self._restart is None:
                 raise
             self._restart()
-            return False
         except McpError:
-            return False
+            pass
+        supported = result.get("supportedVersions")
         if not isinstance(supported, list) or MODERN.name not in supported:
             return False
         self._agreed(MODERN.name, result, as_object(result.get("_meta")).get(SERVER_KEY))
@@ -7159,9 +7104,9 @@ class McpClient:
 
     def _initialize(self, version: str) -> None:
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT_INFO}
-        result = self._exchange("initialize", params, version, self.seconds)
-        agreed = REVISIONS.get(str(result.get("protocolVersion")))
-        if agreed is None or agreed.modern:
+        result = self.request("initialize", params, revision=version)
+        agreed = REVISIONS.get(str(result.get("protocolVersion")), MODERN)
+        if agreed.modern:
             raise McpError(f"服务器要用协议版本 {show(result.get('protocolVersion'))}，这里不支持")
         self._agreed(agreed.name, result, result.get("serverInfo"))
         self._send(notification_message("notifications/initialized"), self.seconds)
@@ -7173,24 +7118,27 @@ class McpClient:
 
     # ── Asking ──
 
-    def request(self, method: str, params: dict | None = None) -> dict:
-        """The result of a request. Raises RpcError for an error reply, McpError for none at all."""
-        return self._exchange(method, params, self.revision, self.seconds)
+    def request(
+        self, method: str, params: dict | None = None, *,
+        revision: str = "", seconds: float | None = None,
+    ) -> dict:
+        """The result of a request, in the agreed revision or another, in `seconds` or the usual.
 
-    def _exchange(self, method: str, params: dict | None, revision: str, seconds: float) -> dict:
-        if revision == MODERN.name:
-            envelope = {VERSION_KEY: revision, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
+        Raises RpcError for an error reply, McpError for none at all.
+        """
+        seconds = seconds or self.seconds
+        if MODERN.name == (revision or self.revision):
+            envelope = {VERSION_KEY: MODERN.name, CAPABILITIES_KEY: {}, CLIENT_KEY: CLIENT_INFO}
             given = params or {}
             params = {**given, "_meta": {**given.get("_meta", {}), **envelope}}
         message = request_message(next(self._ids), method, params)
         try:
-            reply = self._send(message, seconds)
+            return _result_of(self._send(message, seconds))
         except ServerSilentError:
             if self.revision:  # during the opening the server may not know this notification
                 gone = {"requestId": message["id"], "reason": "等待超时"}
                 self._send(notification_message("notifications/cancelled", gone), seconds)
             raise
-        return _result_of(reply)
 
     def pages(self, method: str, key: str) -> list[dict]:
         """All entries of a list, page by page. A cursor that comes again ends it."""
@@ -7214,10 +7162,7 @@ class McpClient:
         """The server's tools, ready for the loop; calling one asks the server."""
         registry = ToolRegistry()
         for listed in self.pages("tools/list", "tools"):
-            try:
-                registry.add(_remote_tool(self, listed, registry))
-            except SchemaError as error:
-                self.notices.append(str(error))
+            registry.add(_remote_tool(self, listed, registry))
         return registry
 
 
@@ -8316,6 +8261,14 @@ SLICE_SECONDS = 0.2  # after end of input, how long to wait for the next answer 
 QUIET_SLICES = 7  # without one: 1.4 s, for clients send SIGTERM after 2 s
 WORKING_SECONDS = 0.001  # of processor time in a slice; less means that a tool only waits
 LAST_LINE_SECONDS = 0.1  # and at last for a line that is being written
+HOLD_SECONDS = 0.003  # for an answer while more lines are at hand, to write several at once
+
+
+def _in_background(work: Callable[..., None], *args: object) -> threading.Thread:
+    """The started thread; a daemon, for the work may never end."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 # ── Serving ──
@@ -8325,35 +8278,57 @@ class Wire:
     """The pipe to the client: whole lines only, from any thread."""
 
     def __init__(self, descriptor: int):
-        self._descriptor, self.lock = descriptor, threading.Lock()
-        self._owner = os.getpid()
+        self._descriptor, self._owner = descriptor, os.getpid()
+        self.lock, self._held, self._due = threading.Lock(), bytearray(), 0.0
 
-    def send(self, message: object) -> None:
-        """Write one message. A client that has closed its end has no more use for this process."""
+    def send(self, message: object, *, hold: bool = False) -> None:
+        """Write one message, or hold it until one is sent that is due, or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
             line = encode(message)
         except (ValueError, TypeError, RecursionError) as error:  # such as NaN in a tool's schema
-            reason = RpcError(INTERNAL_ERROR, f"答复不能写成 JSON：{error_text(error)}")
-            line = encode(error_reply(readable_id(message), reason))
+            line = encode(error_reply(readable_id(message), error))
+        now = time.monotonic()
+        with self.lock:
+            if not self._held:
+                self._due = now + HOLD_SECONDS
+            self._held += line
+        if not hold or now > self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
         with self.lock:
             try:
-                while line:
-                    line = line[os.write(self._descriptor, line):]
-            except OSError:
+                while self._held:
+                    del self._held[:os.write(self._descriptor, self._held)]
+            except OSError:  # a client that has closed its end has no more use for this process
                 os._exit(0)
 
 
-def _private_pipes() -> tuple[object, Wire]:
-    """Standard input and output for us alone: (binary file to read, Wire)."""
+class _Input(io.FileIO):
+    """The pipe from the client: before more is waited for, what is held for it is written."""
+
+    def __init__(self, descriptor: int, wire: Wire):
+        super().__init__(descriptor)
+        self._wire = wire
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._wire.flush()
+        return io.FileIO.readinto(self, buffer)
+
+
+def _private_pipes() -> tuple[io.BufferedReader, Wire]:
+    """Standard input and output for us alone."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # a host may start us with one of them closed
         try:
             os.fstat(descriptor)
         except OSError:
             os.dup2(nowhere, descriptor)
-    source, wire = open(os.dup(0), "rb"), Wire(os.dup(1))  # noqa: SIM115 - open as long as we are
+    wire = Wire(os.dup(1))
+    source = io.BufferedReader(_Input(os.dup(0), wire), 2**16)
     os.dup2(nowhere, 0)
     os.dup2(2, 1)
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -8378,9 +8353,10 @@ class Relay:
     The thread that reads a request also runs it: no queue and no switch between threads, so quick
     calls cost nothing extra and are answered in order. If it takes longer than PATIENCE_SECONDS, a
     new thread goes on reading: pings, cancellations and other calls do not wait for a slow tool.
+    The reading thread holds its answers while there are more lines at hand, but not for longer.
     """
 
-    def __init__(self, source, wire: Wire, server: McpServer):
+    def __init__(self, source: io.BufferedReader, wire: Wire, server: McpServer):
         self._lines, self._wire, self._server = read_lines(source), wire, server
         self._lock = threading.Lock()  # around the two fields below
         self._current: Request | Batch | None = None  # what the reading thread runs
@@ -8388,10 +8364,11 @@ class Relay:
         self._begun, self._ended = threading.Event(), threading.Semaphore(0)
 
     def run(self) -> typing.NoReturn:
-        """Keep one thread reading. Threads are daemons: a tool may never return."""
+        """Keep one thread reading."""
         while True:
+            self._wire.flush()
             try:
-                threading.Thread(target=self._read, daemon=True).start()
+                _in_background(self._read)
             except RuntimeError:  # the system allows no more threads: until one ends, nobody reads
                 time.sleep(PATIENCE_SECONDS)
             else:
@@ -8414,35 +8391,27 @@ class Relay:
 
     def _read(self) -> None:
         for line in self._lines:
-            if not self._answer(line):
-                return
+            for begun in self._begin(line):
+                if isinstance(begun, dict):
+                    self._wire.send(begun, hold=True)
+                elif not self._run(begun):
+                    return
         self._finish()
 
-    def _answer(self, line: bytes | None) -> bool:
-        """Answer one line; False if another thread reads by now."""
-        started = self._begin(line)
-        if not isinstance(started, list):
-            return self._run(started)
-        for message in started:
-            self._wire.send(message)
-        return True
-
-    def _begin(self, line: bytes | None) -> list[dict] | Request | Batch:
+    def _begin(self, line: bytes | None) -> list[dict | Request | Batch]:
         try:
             if line is None:
-                text = f"一行最多 {LINE_LIMIT} 字节，这一行已跳过"
-                raise RpcError(INVALID_REQUEST, text)
+                raise RpcError(INVALID_REQUEST, f"一行最多 {LINE_LIMIT} 字节，这一行已跳过")
             return [] if line.isspace() else self._server.begin(decode(line))
-        except RpcError as error:
+        except Exception as error:  # also a fault of ours, or no memory: the reading must go on
             return [error_reply(None, error)]
-        except Exception as error:  # a fault of ours, or no memory: the reading must go on
-            return [error_reply(None, RpcError(INTERNAL_ERROR, error_text(error)))]
 
     def _run(self, request: Request | Batch) -> bool:
+        """Run it; False if another thread reads by now."""
         self._current = request
         if not self._begun.is_set():
             self._begun.set()
-        request.run(self._wire.send)
+        request.run(lambda message: self._wire.send(message, hold=self._current is request))
         with self._lock:
             if self._current is request:
                 self._current = None
@@ -8458,27 +8427,16 @@ class Relay:
         is hard, for such tools are still running.
         """
         quiet = 0
-        while any(request.alive for request in self._late.copy()) and quiet < QUIET_SLICES:
+        while quiet < QUIET_SLICES and any(not each.cancelled for each in self._late.copy()):
             used = time.process_time()
             if self._ended.acquire(timeout=SLICE_SECONDS):
                 quiet = 0
+            elif time.process_time() - used > WORKING_SECONDS:
+                quiet += 1
             else:
-                quiet += 1 if time.process_time() - used > WORKING_SECONDS else QUIET_SLICES
+                break
         self._wire.lock.acquire(timeout=LAST_LINE_SECONDS)
         os._exit(0)  # stderr is not flushed: nobody may read it, or a tool has closed it
-
-
-def _end_at_once_on_ctrl_c() -> None:
-    """Let SIGINT end the process as SIGTERM does, without Python's help.
-
-    A handler in Python runs only when the main thread gets to it. A signal that comes just before
-    `read` blocks would wait for the next line: seen in 1 of 100 ends by SDK 1.13.3, which sends
-    SIGTERM and leaves our input open.
-    """
-    import signal
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def mcp_serve(make_server: Callable[[], McpServer]) -> typing.NoReturn:
@@ -8487,8 +8445,11 @@ def mcp_serve(make_server: Callable[[], McpServer]) -> typing.NoReturn:
     The pipes are taken first and the server is made after that, so that user tools which print
     while they are loaded do no harm.
     """
+    import signal
+
     source, wire = _private_pipes()
-    _end_at_once_on_ctrl_c()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else: the parent ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler may wait for the next line to come
     Relay(source, wire, make_server()).run()
 
 
@@ -8518,7 +8479,6 @@ class StdioServer:
         self.command, self.trace = list(command), trace
         self._env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         self._env.update(env or {})
-        self._lock = threading.Lock()  # around the table of waiting requests
         self.start()
 
     def start(self) -> None:
@@ -8531,23 +8491,18 @@ class StdioServer:
         try:
             self.process = subprocess.Popen(
                 [program, *self.command[1:]], env=self._env, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 start_new_session=os.name == "posix",  # so that its children can be ended with it
             )
-        except FileNotFoundError:
-            raise McpError(f"没有找到程序 {self.command[0]}，请检查命令和 PATH") from None
         except OSError as error:
-            raise McpError(f"无法启动 {self.command[0]}：{error.strerror or error}") from error
-        self._waiting: dict[str, Any] | None = {}  # id → queue for its reply; None: child gone
+            reason = f"{error.strerror or error}，请检查命令和 PATH"
+            raise McpError(f"无法启动 {self.command[0]}：{reason}") from error
+        self._waiting: dict[str, Any] = {}  # id → queue for its reply
         self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
         self.log = collections.deque(maxlen=LOG_LINES)
-        work = {
-            self._write_lines: self._lines, self._read: self._waiting, self._read_log: self.log,
-        }
-        for each, place in work.items():
-            last = threading.Thread(target=each, args=(self.process, place), daemon=True)
-            last.start()
-        self._log_reader = last
+        _in_background(self._write_lines, self.process.stdin, self._lines)
+        _in_background(self._read, self.process.stdout, self._waiting)
+        self._log_reader = _in_background(self._read_log, self.process.stderr, self.log)
 
     def restart(self) -> None:
         """End the child, however it is, and start a new one."""
@@ -8570,10 +8525,7 @@ class StdioServer:
         if "id" not in message:
             self._write(message)
             return None
-        key, box = str(message["id"]), queue.SimpleQueue()  # str: some servers answer "1" for 1
-        with self._lock:
-            if self._waiting is not None:
-                self._waiting[key] = box
+        box = self._waiting[str(message["id"])] = queue.SimpleQueue()  # some answer "1" for 1
         self._write(message)
         try:
             reply = box.get(timeout=seconds)
@@ -8598,7 +8550,7 @@ class StdioServer:
 
         Raises ServerGoneError when the child has ended.
         """
-        if self._waiting is None:
+        if self.process.stdout.closed:
             raise self.gone()
         self._lines.put(line)
 
@@ -8606,23 +8558,19 @@ class StdioServer:
         """Close the child's input once everything is written; that asks it to end."""
         self._lines.put(None)
 
-    def _write_lines(self, process, lines) -> None:
-        with process.stdin, contextlib.suppress(OSError):
+    def _write_lines(self, pipe, lines) -> None:
+        with contextlib.suppress(OSError), pipe:
             for line in iter(lines.get, None):
-                while line:
-                    line = line[process.stdin.write(line):]
+                pipe.write(line)
+                pipe.flush()
 
-    def _read(self, process, waiting: dict) -> None:
-        lines = io.BufferedReader(process.stdout)
-        with lines, contextlib.suppress(OSError, ValueError):
-            for line in read_lines(lines):
+    def _read(self, pipe, waiting: dict) -> None:
+        with pipe, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(pipe):
                 if line is None or not line.isspace():
                     self._receive(line, waiting)
-        with self._lock:
-            if self._waiting is waiting:  # not the table of a child that came after
-                self._waiting = None
-            for box in waiting.values():
-                box.put(None)
+        for box in list(waiting.values()):  # who comes later finds the pipe closed
+            box.put(None)
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         try:
@@ -8639,21 +8587,18 @@ class StdioServer:
         elif kind == "response" and (box := waiting.pop(str(message.get("id")), None)):
             box.put(message)
 
-    def _read_log(self, process, log) -> None:
-        lines = io.BufferedReader(process.stderr)
-        with lines, contextlib.suppress(OSError, ValueError):
-            for line in read_lines(lines):
+    def _read_log(self, pipe, log) -> None:
+        with pipe, contextlib.suppress(OSError, ValueError):
+            for line in read_lines(pipe):
                 log.append((line or b"").decode("utf-8", "replace").rstrip()[:500])
 
     def ended(self, seconds: float) -> bool:
         """Whether the child ends within so many seconds."""
         import subprocess
 
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self.process.returncode is not None
 
     def close(self) -> None:
         """End the child as the specification asks: close its input, then SIGTERM, then SIGKILL."""
@@ -9697,7 +9642,7 @@ def _in_line(line: bytes | None) -> Findings:
         "bytes": data.decode("utf-8", "ignore").encode("utf-8") != data,
         "noise": value is None and data and show(data.decode("utf-8", "replace").strip()),
         "NaN": " 和 ".join(dict.fromkeys(constants)),
-        "half": _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)) is not None,
+        "half": re.search(HALF_CHARACTER, json.dumps(value, ensure_ascii=False)),
         "no object": value is not None and not isinstance(value, dict),
         "jsonrpc": isinstance(value, dict) and value.get("jsonrpc") != "2.0",
         "null id": isinstance(value, dict) and value.get("id", 0) is None,
@@ -10443,7 +10388,8 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
 
     def make_server() -> McpServer:
         notes = chosen_notes(args)
-        server = McpServer(chosen_tools(args, notes), notes)
+        tools = functools.partial(chosen_tools, args, notes)
+        server = McpServer(tools() if args.tools else tools, notes)  # of a user's we hear at once
         server.instructions = OWN_INSTRUCTIONS if args.notes or args.tools else INSTRUCTIONS
         if own_notes(args):
             server.info["title"] = for_own_notes(SERVER_TITLE)

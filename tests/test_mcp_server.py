@@ -250,6 +250,10 @@ def test_notes_that_are_missing_are_no_resources(tmp_path):
         ({**ENVELOPE, "io.modelcontextprotocol/logLevel": "loud"}, -32602),
         ({"io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"}}, -32602),
         ({**ENVELOPE, "progressToken": 1.5}, -32602),
+        ({"progressToken": 1.5}, -32602),
+        ({"progressToken": None}, -32602),
+        ({"progressToken": True}, -32602),
+        ({"progressToken": "a\ud800"}, -32602),
     ],
 )
 def test_bad_envelope_is_refused(server, meta, code):
@@ -484,6 +488,17 @@ def test_call_that_is_wrong_itself_is_a_protocol_error(server, params, version):
     assert error(server, "tools/call", params, version)["code"] == -32602
 
 
+def test_tools_are_made_when_they_are_first_needed():
+    made = []
+    server = m.McpServer(lambda: made.append(1) or m.built_in_tools())
+    server.handle(initialize("2025-11-25"))
+    result(server, "server/discover", version=MODERN)
+    assert made == []
+    for _ in range(2):
+        assert result(server, "tools/list")["tools"] and call(server, "kv_cache_gib", KV)
+    assert made == [1]
+
+
 def test_failure_inside_a_tool_is_a_result_without_private_paths(server):
     answer = call(server, "fail")
     assert answer["isError"] and "坏了" in answer["content"][0]["text"]
@@ -560,7 +575,8 @@ def test_asynchronous_tool_reports_and_hears_of_its_cancellation(server):
     entered.clear()
     go.clear()
     sent = []
-    thread = threading.Thread(target=server.begin(request).run, args=(sent.append,))
+    (begun,) = server.begin(request)
+    thread = threading.Thread(target=begun.run, args=(sent.append,))
     thread.start()
     assert entered.wait(5)
     server.handle(cancelled(1))
@@ -600,7 +616,8 @@ class Held:
         return hold
 
     def start(self, started):
-        thread = threading.Thread(target=started.run, args=(self.sent.append,))
+        (begun,) = started
+        thread = threading.Thread(target=begun.run, args=(self.sent.append,))
         thread.start()
         assert self.entered.wait(5)
         return thread
@@ -631,7 +648,7 @@ def test_id_that_is_free_again_belongs_to_the_second_request(server):
     first = Held(server)
     thread = first.start(server.begin(message("tools/call", {"name": "hold"}, id=7)))
     server.handle(cancelled(7))
-    second = server.begin(message("tools/call", {"name": "fail"}, id=7))
+    (second,) = server.begin(message("tools/call", {"name": "fail"}, id=7))
     assert first.finish(thread) == []
     sent = []
     second.run(sent.append)
@@ -766,7 +783,7 @@ def test_pages_join_to_the_whole_list(server, method, key, size, version):
 
 @pytest.mark.parametrize(
     "cursor",
-    ["bogus", "", 1, [], "tools/list@3", "tools/list@-2", "tools/list@99", "resources/list@2"],
+    ["bogus", "", 1, [], "tools@3", "tools@-2", "tools@99", "resources@2", "tools"],
 )
 def test_cursor_that_we_did_not_give_is_refused(server, cursor):
     server.page_items = 2
@@ -879,6 +896,12 @@ def test_explained_section_comes_along(server):
 )
 def test_prompt_asked_for_wrongly_is_refused(server, params):
     assert error(server, "prompts/get", params)["code"] == -32602
+
+
+def test_argument_of_a_prompt_that_was_left_blank_is_as_if_not_given(server):
+    for arguments in ({"topic": "KV"}, {"topic": "KV", "count": ""}):
+        answer = result(server, "prompts/get", {"name": "quiz_me", "arguments": arguments})
+        assert "考我 5 道题" in answer["messages"][0]["content"]["text"]
 
 
 def complete(server, ref, name, value):

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+import w4d3_tools_mcp as m
+
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPT = HERE.parent / "w4d3_tools_mcp.py"
 SERVER = [sys.executable, str(SCRIPT), "--mcp-server"]
@@ -257,6 +259,12 @@ REFUSED = {
     "true id": (call(True), NO_ID, -32600),
     "fractional id": (call(1.5), NO_ID, -32600),
     "list id": (call([1]), NO_ID, -32600),
+    "id with half a character": (call("a\ud800"), NO_ID, -32600),
+    "progress token with half a character": (
+        request(1, "tools/list", {"_meta": {"progressToken": "\udfff"}}),
+        1,
+        -32602,
+    ),
     "infinite id": (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}\n', NO_ID, -32600),
     "no jsonrpc": ({"id": 1, "method": "ping"}, 1, -32600),
     "jsonrpc 1.0": ({"jsonrpc": "1.0", "id": "a", "method": "ping"}, "a", -32600),
@@ -485,6 +493,44 @@ def test_tool_that_closes_standard_error_does_not_keep_the_server_alive(tools_fi
     with Pipe(tools_file) as pipe:
         pipe.send(call(1, "close_streams", {}), request(2, "ping")).until(2)
         assert pipe.end()[0] == 0
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-03-26"])
+def test_answer_that_is_being_written_at_the_end_of_input_is_not_lost(monkeypatch, version):
+    """The reply is owed no more, but encoding it takes a while: the process must not end yet."""
+    entered, go, ended, written = (threading.Event() for _ in range(4))
+
+    class SlowWire(m.Wire):
+        def send(self, message, **options):
+            until = time.monotonic() + 3 * m.SLICE_SECONDS
+            while time.monotonic() < until:  # computes: to sleep would be to wait
+                if ended.is_set():
+                    return
+            written.set()
+
+    def hold() -> str:
+        """等待。"""
+        entered.set()
+        assert go.wait(5)
+        return "done"
+
+    server = m.McpServer(m.ToolRegistry([hold]))
+    server.negotiated = m.REVISIONS[version]
+    asked = call(1, "hold", {})
+    line = as_line([asked] if server.negotiated.batches else asked)
+    read, write = os.pipe()
+    out, into = os.pipe()
+    monkeypatch.setattr(m.os, "_exit", lambda code: ended.set())
+    with open(read, "rb") as source, open(out, "rb"), open(into, "wb"):
+        relay = m.Relay(source, SlowWire(into), server)
+        threading.Thread(target=relay.run, daemon=True).start()
+        os.write(write, line)
+        assert entered.wait(5)
+        while not relay._late:  # another thread reads by now
+            time.sleep(0.001)
+        go.set()
+        os.close(write)
+        assert ended.wait(10) and written.is_set()
 
 
 def test_last_request_without_line_end_is_answered():

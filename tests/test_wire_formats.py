@@ -1,6 +1,7 @@
 """§9: one tool in four formats. The inner schema is the same; only the envelope differs."""
 
 import enum
+import json
 from typing import Literal
 
 import jsonschema
@@ -25,7 +26,23 @@ TOOLS = built_in_tools()
 def test_the_same_schema_in_every_envelope(tool):
     assert to_openai_tool(tool) == {"type": "function", "function": tool.schema()}
     assert to_anthropic_tool(tool)["input_schema"] == tool.parameters
-    assert to_mcp_tool(tool)["inputSchema"] is tool.parameters
+    assert to_mcp_tool(tool)["inputSchema"] == tool.parameters
+    assert to_mcp_tool(tool).get("outputSchema") == tool.output
+
+
+@pytest.mark.parametrize("format", TOOL_FORMATS)
+def test_who_changes_what_was_listed_does_not_harm_the_tools(format):
+    before = json.dumps([tool[:3] + tool[-1:] for tool in TOOLS], default=str)
+    waiting = [tools_in_format(TOOLS, format)]
+    while waiting:
+        part = waiting.pop()
+        waiting += [
+            p
+            for p in (part.values() if isinstance(part, dict) else part)
+            if isinstance(p, (dict, list))
+        ]
+        part.clear()
+    assert json.dumps([tool[:3] + tool[-1:] for tool in TOOLS], default=str) == before
 
 
 @pytest.mark.parametrize("format", TOOL_FORMATS)
