@@ -2946,8 +2946,8 @@ def stem(word: str) -> str:
     if not (word.isascii() and word.isalpha()) or word.endswith(("ss", "us", "is")):
         return word
     for suffix, instead in SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
-            base = word.removesuffix(suffix)
+        base = word.removesuffix(suffix)
+        if 3 <= len(base) < len(word):
             doubled = suffix in ("ing", "ed") and base[-1] == base[-2] and base[-1] not in "ls"
             return base[:-1] if doubled else base + instead
     return word
@@ -2990,25 +2990,21 @@ def _slips(word: str) -> set[str]:
     }
 
 
-def known_words(words: Iterable[str], notes: Any) -> list[str]:
-    """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
+def known_words(word: str, notes: Any) -> list[str]:
+    """A word as the notes write it: an unknown one is cut in two, or one slip is mended.
 
     Only words that begin with the same two letters are compared, since a large folder has too many.
     A Chinese character that stands alone is looked for in every pair.
     """
-    known: list[str] = []
-    for word in words:
-        if len(word) == 1 and not word.isascii():
-            known += sorted(notes.terms("", word))[:MOST_PAIRS]
-        elif not re.fullmatch(SLIPPERY, word) or notes.count(word):
-            known.append(word)
-        else:
-            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
-            similar = sorted(set(map(stem, _slips(word))).intersection(notes.terms(word[:2])))
-            known += next((cut for cut in cuts if all(map(notes.count, cut))), None) or [
-                max(similar, key=notes.count, default=word)
-            ]
-    return known
+    if len(word) == 1 and not word.isascii():
+        return sorted(notes.terms("", word))[:MOST_PAIRS]
+    if notes.count(word) or not re.fullmatch(SLIPPERY, word):
+        return [word]
+    for at in range(2, len(word) - 1):
+        if notes.count(word[:at]) and notes.count(word[at:]):
+            return [word[:at], word[at:]]
+    similar = sorted({*map(stem, _slips(word))} & {*notes.terms(word[:2])})
+    return [max(similar, key=notes.count, default=word)]
 
 
 # A Chinese word is two pairs of characters, or three; as one, a Latin word would be outvoted.
@@ -3017,7 +3013,7 @@ LATIN_WEIGHT = 1.5
 
 def _asked(text: str, notes: Any) -> dict[str, float]:
     """What a text asks for, as the notes write it, and how much each word of it counts."""
-    words = known_words(query_words(text), notes)
+    words = (known for word in query_words(text) for known in known_words(word, notes))
     return {word: LATIN_WEIGHT if word.isascii() and word.isalpha() else 1.0 for word in words}
 
 
@@ -3192,41 +3188,38 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
     return list(_with_unique_sections(kept))
 
 
+def _shown(path: str, folder: str) -> str:
+    """A path below the folder as readers see it; the bytes of a file name may be any."""
+    name = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
+    return " ".join(name.encode("utf-8", "replace").decode().split())
+
+
 def _listing(folder: str) -> tuple[dict[str, tuple[str, tuple[int, int]]], list[str]]:
     """Name → path and (time, size) of each .md file below the folder, and what was left out.
 
-    Nothing hidden, nothing outside. Raises ToolError if there is no such folder.
+    Nothing hidden; no links, which may lead out or in circles. Raises ToolError without a folder.
     """
     if not os.path.isdir(folder):
         raise ToolError("没有找到笔记文件夹，请把 notes 放到脚本旁边，或用 --notes DIR 指定一个")
     files, notices, folders = {}, [], [folder]
-    root = os.path.join(os.path.realpath(folder), "")
-
-    def shown(path: str) -> str:
-        relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
-        return " ".join(relative.encode("utf-8", "replace").decode().split())  # may be any bytes
-
-    def look_at(entry: os.DirEntry) -> None:
-        is_note = entry.name.lower().endswith(".md")
-        if entry.is_symlink() and (
-            entry.is_dir() or is_note and not os.path.realpath(entry).startswith(root)
-        ):
-            notices.append(f"跳过链接 {shown(entry.path)}，它指向别处")
-        elif entry.is_dir():
-            folders.append(entry.path)
-        elif is_note and entry.is_file():  # a pipe called x.md would block the reader
-            status = entry.stat()
-            files[shown(entry.path)[:-3]] = entry.path, (status.st_mtime_ns, status.st_size)
-
     for place in folders:  # which grows meanwhile
         try:
-            entries = [entry for entry in os.scandir(place) if not entry.name.startswith(".")]
+            entries = list(os.scandir(place))
         except OSError:
-            notices.append(f"跳过读不了的文件夹 {shown(place)}")
+            notices.append(f"跳过读不了的文件夹 {_shown(place, folder)}")
             continue
         for entry in entries:
-            with contextlib.suppress(OSError):  # vanished since, or a link that leads in circles
-                look_at(entry)
+            name = _shown(entry.path, folder)
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                notices.append(f"跳过链接 {name}，请放真正的文件")
+            elif entry.is_dir():
+                folders.append(entry.path)
+            elif name.lower().endswith(".md") and entry.is_file():  # no pipe, which would block us
+                with contextlib.suppress(OSError):  # vanished since
+                    status = entry.stat()
+                    files[name[:-3]] = entry.path, (status.st_mtime_ns, status.st_size)
     return dict(sorted(files.items())), sorted(notices)
 
 
@@ -3251,16 +3244,14 @@ def _snippet(text: str, words: Iterable[str]) -> str:
     """One line of about SNIPPET_WIDTH characters around the place where most words stand."""
     rows = (row for row in text.split("\n") if not re.match(FENCE, row))
     line = " ".join(" ".join(rows).split())
-    pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "$^"
-    matches = [
-        (match.start(), match[0].lower())
-        for match in itertools.islice(re.finditer(pattern, _fold(line), re.I), SNIPPET_MATCHES)
-    ]
+    pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    matches = itertools.islice(re.finditer(pattern, _fold(line), re.I), SNIPPET_MATCHES)
+    found = [(match.start(), match[0].lower()) for match in matches]
 
     def variety(start: int) -> int:
-        return len({word for at, word in matches if start <= at < start + SNIPPET_WIDTH})
+        return len({word for at, word in found if start <= at < start + SNIPPET_WIDTH})
 
-    best = max((at for at, _ in matches), key=variety, default=0)
+    best = max((at for at, _ in found), key=variety, default=0)
     start = max(0, min(best - SNIPPET_WIDTH // 4, len(line) - SNIPPET_WIDTH))
     # Both ends move outwards, so that no Latin word is cut, unless it is longer than 20 letters.
     end = re.compile("[!-~]{0,20}").match(line, start + SNIPPET_WIDTH).end()
@@ -3271,7 +3262,7 @@ def _snippet(text: str, words: Iterable[str]) -> str:
 CHINESE_DIGITS = str.maketrans("一二三四五六七八九", "123456789")
 CHINESE_DAY = r"第\s*(\w)\s*周\s*第?\s*(\w)\s*[天日]"
 DAY_ADDRESS = (
-    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)(?:\.md\b)?"  # Week 1 Day 4, w1d4
+    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)"  # Week 1 Day 4, w1d4
     r"(?:(?:[\s,:#§第.-]|section)*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
 )
 BARE_NUMBER = r"^(?:第|section )?\s*(\d+(?:\.\d+)+|\d+(?=\s*节?$))(?:\s*节|\s|$)"  # 1.4, 第1.4节
@@ -3284,7 +3275,7 @@ def _address(text: str) -> str:
     >>> {_address(name) for name in ("Week 1 Day 4 §1.4", "week1-day4 1.4", "第一周第4天 § １.４")}
     {'week1day4§1.4'}
     """
-    text = text.translate(TO_HALF_WIDTH).lower().strip()
+    text = re.sub(r"\.md\b", "", text.translate(TO_HALF_WIDTH).lower().strip())
     text = re.sub(
         CHINESE_DAY, lambda day: f"week{day[1]}day{day[2]}".translate(CHINESE_DIGITS), text
     )
@@ -3298,8 +3289,7 @@ def _addresses(note: Note) -> tuple[str, str]:
     if note.number:
         names.append(f"§{note.number}")
     if note.level == 0:
-        file = note.name.rpartition("/")[2]
-        names += [note.name, file, f"{note.name}.md", f"{file}.md"]
+        names += [note.name, note.name.rpartition("/")[2]]
     return f" {' '.join(map(_address, names))} ", _address(note.title)
 
 
@@ -3341,8 +3331,7 @@ class NotesInMemory:
 
     def best(self, asked: Mapping[str, float], top_k: int) -> list[tuple[Note, float]]:
         """(section, score) of the sections that hold one of the weighted words, best first."""
-        ranked = self._ranking.search(asked, top_k)
-        return [(self.sections[position], score) for position, score in ranked]
+        return [(self.sections[at], score) for at, score in self._ranking.search(asked, top_k)]
 
     def of_file(self, name: str) -> list[Note]:
         """The sections of one file in their order."""
@@ -3651,27 +3640,22 @@ class NotesInStore:
         return self._notes("name = ?", name)
 
     def best(self, asked: Mapping[str, float], top_k: int) -> list[tuple[Note, float]]:
-        telling = {
+        rare = [word for word in asked if 0 < self.count(word) <= max(COMMON, self.size // 10)]
+        tells = {
             word: weight * inverse_frequency(self.size, self.count(word))
-            for word, weight in asked.items() if self.count(word)
+            for word, weight in asked.items()
         }
-        rare = [word for word in telling if self.count(word) <= max(COMMON, self.size // 10)]
-
-        def scored(row: tuple) -> tuple[Note, float]:
-            note = Note(*row[2:])
-            counts = _weighed(note, map(str.split, row[:2]))
+        match = " OR ".join(f'"{word}"' for word in rare or asked)  # quoted: none is an operator
+        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if asked else ()
+        hits = []
+        for heading, text, *note in found:
+            note = Note(*note)
+            counts = _weighed(note, (heading.split(), text.split()))
             size = sum(counts.values())
-            return note, sum(
-                tells * saturation(counts[word], size, self._mean)
-                for word, tells in telling.items() if word in counts
-            )
-
-        if not telling:
-            return []
-        match = " OR ".join(f'"{word}"' for word in rare or telling)  # quoted: none is an operator
-        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k)))
-        hits = sorted(map(scored, found), key=lambda hit: (-hit[1], hit[0].name, hit[0].line))
-        return hits[:top_k]
+            told = (word for word in tells if word in counts)
+            score = sum(tells[word] * saturation(counts[word], size, self._mean) for word in told)
+            hits.append((note, score))
+        return sorted(hits, key=lambda hit: (-hit[1], hit[0].name, hit[0].line))[:top_k]
 
 
 def _store_failures() -> tuple[type[Exception], ...]:
@@ -3976,12 +3960,12 @@ class ToolRouter:
         """
         postings = self._ranking.postings
         text = re.sub(f"{CAMEL_CASE}|{QUESTION}", " ", query[-MAX_REQUEST:])
-        roots = [_root(word) for word in without_lone(content_words(text))]
-        roots = [root if root in postings else "" for root in roots]
+        words = without_lone([word for word in tokenize(text) if word not in STOP_WORDS])
+        roots = [_root(stem(word)) for word in words]
+        spoken = {root: word for root, word in zip(roots, words) if root in postings}
+        roots = [root if root in spoken else "" for root in roots]
         terms = [*roots, *_pairs(roots), *_characters(text)]
         terms = [term for term in dict.fromkeys(terms) if term in postings]
-        written = {_root(stem(word)): word for word in re.findall("[a-z]+", text.lower())}
-        spoken = {root: written.get(root, root) for root in roots if root}
 
         def evidence(place: int) -> tuple[str, ...]:
             return tuple(word for root, word in spoken.items() if place in postings[root])
@@ -4119,13 +4103,12 @@ def _row_parameters(text: str) -> dict:
     {'n': {'type': 'integer', 'description': '条数'}}
     """
     properties, required = {}, []
-    for name, *words in map(str.split, text.split("; ")):
-        kind = words.pop(0) if re.fullmatch(r"integer|number|\w+(/\w+)+", words[0]) else "string"
+    row = r"(\w+)(\??) (?:(integer|number|\w+(?:/\w+)+) )?([^;]+)"
+    for name, optional, kind, about in re.findall(row, text):
         choices = {"enum": kind.split("/")} if "/" in kind else {}
-        properties[name.rstrip("?")] = {
-            "type": "string" if choices else kind, **choices, "description": " ".join(words),
-        }
-        required += [] if name.endswith("?") else [name]
+        kind = "string" if choices else kind or "string"
+        properties[name] = {"type": kind, **choices, "description": about}
+        required += [] if optional else [name]
     return {"type": "object", "properties": properties, "required": required}
 
 
