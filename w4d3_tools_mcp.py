@@ -3056,7 +3056,7 @@ class BM25:
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
         counts = [collections.Counter(document) for document in documents]  # of either kind
         lengths = [sum(count.values()) for count in counts]
-        mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
+        mean = sum(lengths) / max(len(lengths), 1) or 1.0
         self.postings: dict[str, dict[int, float]] = {}  # word → document → what it adds
         for position, (count, length) in enumerate(zip(counts, lengths)):
             for word, n in count.items():
@@ -3209,9 +3209,9 @@ def _listing(folder: str) -> tuple[dict[str, tuple[str, tuple[int, int]]], list[
             notices.append(f"跳过读不了的文件夹 {_shown(place, folder)}")
             continue
         for entry in entries:
-            name = _shown(entry.path, folder)
             if entry.name.startswith("."):
                 continue
+            name = _shown(entry.path, folder)
             if entry.is_symlink():
                 notices.append(f"跳过链接 {name}，请放真正的文件")
             elif entry.is_dir():
@@ -3311,6 +3311,7 @@ class NotesInMemory:
 
     def __init__(self, sections: list[Note], notices: Sequence[str] = ()):
         self.sections, self.notices, self.size = sections, notices, len(sections)
+        self.outline = sections
 
     @functools.cached_property
     def _ranking(self) -> BM25:
@@ -3318,8 +3319,8 @@ class NotesInMemory:
 
     @functools.cached_property
     def named(self) -> list[tuple[Note, str, str]]:
-        """All sections, their texts left out where there are many, with what `_addresses` says."""
-        return [(note, *_addresses(note)) for note in self.sections]
+        """Each section of the outline with what `_addresses` says of it."""
+        return [(note, *_addresses(note)) for note in self.outline]
 
     def count(self, word: str) -> int:
         """How many sections hold a word."""
@@ -3352,7 +3353,7 @@ def _called(notes: Any, name: str) -> list[Note]:
         day, number = "".join(days), "".join(numbers)
         in_parts = len(days) < 2 and len(numbers) < 2 and (number or len(words) > 1)
         found = (
-            [note for note, _, _ in notes.named if note.section == form]
+            [note for note in notes.outline if note.section == form]
             or [note for note, known_as, _ in notes.named if f" {address} " in known_as]
             or [
                 note for note, known_as, title in notes.named
@@ -3450,7 +3451,7 @@ class NotesIndex:
     @property
     def outline(self) -> list[Note]:
         """All sections in reading order; those of a large folder without their texts."""
-        return self._ask(lambda notes: [note for note, _, _ in notes.named])
+        return self._ask(operator.attrgetter("outline"))
 
     @property
     def notices(self) -> list[str]:
@@ -3522,22 +3523,22 @@ STORE_TABLES = f"""
     PRAGMA synchronous = OFF;  -- what a power failure damages is made anew
     BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS files(name PRIMARY KEY, time, bytes, sections, length, notice);
-    CREATE TABLE IF NOT EXISTS sections(
-        id INTEGER PRIMARY KEY, addresses, titled, {NOTE_COLUMNS});
+    CREATE TABLE IF NOT EXISTS sections(id INTEGER PRIMARY KEY, {NOTE_COLUMNS});
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
     CREATE INDEX IF NOT EXISTS by_file ON sections(name);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
         head, body, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
+    CREATE TRIGGER IF NOT EXISTS forget AFTER DELETE ON files BEGIN
+        DELETE FROM words WHERE rowid IN (SELECT id FROM sections WHERE name = old.name);
+        DELETE FROM sections WHERE name = old.name;
+    END;
 """
-FORGET = """
-    DELETE FROM words WHERE rowid IN (SELECT id FROM sections WHERE name = ?);
-    DELETE FROM sections WHERE name = ?;
-    DELETE FROM files WHERE name = ?"""
 PROPOSED = f"""
     SELECT head, body, {NOTE_COLUMNS} FROM words JOIN sections ON id = words.rowid
     WHERE words.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
         ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
+    ORDER BY name, id
 """
 
 
@@ -3553,11 +3554,10 @@ def _insert(base, table: str, *values: object) -> int:
     return base.execute(f"INSERT INTO {table} VALUES ({marks})", values).lastrowid
 
 
-def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]:
-    """Read one file into the store, or its notice; of what cannot be read it is returned only."""
+def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
     notes, notice = _read_file(name, path)
     if notes is None:
-        return [notice]
+        notes, stamp = [], (0, 0)  # so that it is tried again
     day = "SELECT 1 FROM sections WHERE section = ?"
     if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
         notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
@@ -3565,33 +3565,28 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]
     for note in notes:
         fields = _fields(note)
         length += sum(_weighed(note, fields).values())
-        id = _insert(base, "sections", None, *_addresses(note), *note)
+        id = _insert(base, "sections", None, *note)
         _insert(base, "words(rowid, head, body)", id, *map(" ".join, fields))
     _insert(base, "files", name, *stamp, len(notes), length, notice)
-    return []
 
 
-def _update_store(base, files: dict, progress: Callable[[int, int], None]) -> list[str]:
-    """Bring the store up to date. What could not be read is named, and tried again next time."""
-    stamps = {name: stamp for name, (_, stamp) in files.items()}
+def _update_store(base, files: dict, progress: Callable[[int, int], None]) -> None:
     rows = base.execute("SELECT name, time, bytes FROM files")
     known = {name: (*stamp,) for name, *stamp in rows}
-    changed = sorted(stamps.items() - known.items())
+    stamps = {name: stamp for name, (_, stamp) in files.items()}
     gone = [(name,) for name, _ in known.items() - stamps.items()]
-    for statement in FORGET.split(";"):
-        base.executemany(statement, gone)
+    base.executemany("DELETE FROM files WHERE name = ?", gone)
+    changed = sorted(stamps.items() - known.items())
     if changed:
         base.execute("INSERT INTO words(words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
-    notices = []
     for done, (name, stamp) in enumerate(changed, 1):
-        notices += _store_file(base, name, files[name][0], stamp)
+        _store_file(base, name, files[name][0], stamp)
         if done % PROGRESS_STEP == 0 or done == len(changed):
             progress(done, len(changed))
-    return notices
 
 
-class NotesInStore:
-    """What NotesInMemory offers, from an index file that is first brought up to date."""
+class NotesInStore(NotesInMemory):
+    """The same from an index file, which is first brought up to date."""
 
     def __init__(self, path: str, files: dict, notices: list[str], progress: Callable):
         import sqlite3
@@ -3601,7 +3596,7 @@ class NotesInStore:
         )
         with base:  # one transaction: all of it, or nothing when we are stopped
             base.executescript(STORE_TABLES)
-            notices += _update_store(base, files, progress)
+            _update_store(base, files, progress)
         told = base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
         self.notices = [*notices, *(notice for notice, in told)]
         totals = "SELECT COALESCE(SUM(sections), 0), SUM(length) / SUM(sections) FROM files"
@@ -3618,33 +3613,27 @@ class NotesInStore:
         with contextlib.suppress(AttributeError):  # it was never opened
             self.base.close()
 
+    def _notes(self, columns: str, where: str = "", *values: object) -> list[Note]:
+        rows = f"SELECT {columns} FROM sections {where} ORDER BY name, id"
+        return [Note(*row) for row in self.base.execute(rows, values)]
+
+    @property
+    def sections(self) -> list[Note]:
+        return self._notes(NOTE_COLUMNS)
+
+    @functools.cached_property
+    def outline(self) -> list[Note]:
+        return self._notes(NOTE_COLUMNS.replace("text", "''"))
+
+    def of_file(self, name: str) -> list[Note]:
+        return self._notes(NOTE_COLUMNS, "WHERE name = ?", name)
+
     def terms(self, start: str, part: str = "") -> list[str]:
         query = "SELECT term FROM counts WHERE term BETWEEN ? AND ? AND instr(term, ?)"
         return [term for term, in self.base.execute(query, (start, start + "\U0010ffff", part))]
 
-    def _notes(self, condition: str, *values: object) -> list[Note]:
-        query = f"SELECT {NOTE_COLUMNS} FROM sections WHERE {condition} ORDER BY name, id"
-        return [Note(*row) for row in self.base.execute(query, values)]
-
-    @property
-    def sections(self) -> list[Note]:
-        return self._notes("1")
-
-    @functools.cached_property
-    def named(self) -> list[tuple[Note, str, str]]:
-        columns = NOTE_COLUMNS.replace("text", "''")
-        rows = f"SELECT addresses, titled, {columns} FROM sections ORDER BY name, id"
-        return [(Note(*row[2:]), *row[:2]) for row in self.base.execute(rows)]
-
-    def of_file(self, name: str) -> list[Note]:
-        return self._notes("name = ?", name)
-
     def best(self, asked: Mapping[str, float], top_k: int) -> list[tuple[Note, float]]:
         rare = [word for word in asked if 0 < self.count(word) <= max(COMMON, self.size // 10)]
-        tells = {
-            word: weight * inverse_frequency(self.size, self.count(word))
-            for word, weight in asked.items()
-        }
         match = " OR ".join(f'"{word}"' for word in rare or asked)  # quoted: none is an operator
         found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if asked else ()
         hits = []
@@ -3652,10 +3641,12 @@ class NotesInStore:
             note = Note(*note)
             counts = _weighed(note, (heading.split(), text.split()))
             size = sum(counts.values())
-            told = (word for word in tells if word in counts)
-            score = sum(tells[word] * saturation(counts[word], size, self._mean) for word in told)
-            hits.append((note, score))
-        return sorted(hits, key=lambda hit: (-hit[1], hit[0].name, hit[0].line))[:top_k]
+            hits.append((note, sum(
+                weight * inverse_frequency(self.size, self.count(word))
+                * saturation(counts[word], size, self._mean)
+                for word, weight in asked.items() if word in counts
+            )))
+        return sorted(hits, key=lambda hit: -hit[1])[:top_k]
 
 
 def _store_failures() -> tuple[type[Exception], ...]:
