@@ -3522,10 +3522,11 @@ STORE_TABLES = f"""
     PRAGMA journal_mode = WAL;  -- others read on while one process writes
     PRAGMA synchronous = OFF;  -- what a power failure damages is made anew
     BEGIN IMMEDIATE;
-    CREATE TABLE IF NOT EXISTS files(name PRIMARY KEY, time, bytes, sections, length, notice);
-    CREATE TABLE IF NOT EXISTS sections(id INTEGER PRIMARY KEY, {NOTE_COLUMNS});
+    CREATE TABLE IF NOT EXISTS files(name PRIMARY KEY, time, bytes, notice);
+    CREATE TABLE IF NOT EXISTS sections(id INTEGER PRIMARY KEY, size, {NOTE_COLUMNS});
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
     CREATE INDEX IF NOT EXISTS by_file ON sections(name);
+    CREATE INDEX IF NOT EXISTS by_size ON sections(size);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
         head, body, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
@@ -3535,7 +3536,7 @@ STORE_TABLES = f"""
     END;
 """
 PROPOSED = f"""
-    SELECT head, body, {NOTE_COLUMNS} FROM words JOIN sections ON id = words.rowid
+    SELECT head, body, size, {NOTE_COLUMNS} FROM words JOIN sections ON id = words.rowid
     WHERE words.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
         ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
     ORDER BY name, id
@@ -3561,13 +3562,12 @@ def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
     day = "SELECT 1 FROM sections WHERE section = ?"
     if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
         notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
-    length = 0.0
     for note in notes:
         fields = _fields(note)
-        length += sum(_weighed(note, fields).values())
-        id = _insert(base, "sections", None, *note)
+        size = sum(_weighed(note, fields).values())
+        id = _insert(base, "sections", None, size, *note)
         _insert(base, "words(rowid, head, body)", id, *map(" ".join, fields))
-    _insert(base, "files", name, *stamp, len(notes), length, notice)
+    _insert(base, "files", name, *stamp, notice)
 
 
 def _update_store(base, files: dict, progress: Callable[[int, int], None]) -> None:
@@ -3599,7 +3599,7 @@ class NotesInStore(NotesInMemory):
             _update_store(base, files, progress)
         told = base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
         self.notices = [*notices, *(notice for notice, in told)]
-        totals = "SELECT COALESCE(SUM(sections), 0), SUM(length) / SUM(sections) FROM files"
+        totals = "SELECT COUNT(*), AVG(size) FROM sections"
         self.size, self._mean = base.execute(totals).fetchone()
 
         @functools.lru_cache(maxsize=2**14)  # FTS5 reads a whole list to count a word
@@ -3637,10 +3637,9 @@ class NotesInStore(NotesInMemory):
         match = " OR ".join(f'"{word}"' for word in rare or asked)  # quoted: none is an operator
         found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if asked else ()
         hits = []
-        for heading, text, *note in found:
-            note = Note(*note)
-            counts = _weighed(note, (heading.split(), text.split()))
-            size = sum(counts.values())
+        for *fields, size, note in ((*row[:3], Note(*row[3:])) for row in found):
+            told = ([word for word in field.split() if word in asked] for field in fields)
+            counts = _weighed(note, told)
             hits.append((note, sum(
                 weight * inverse_frequency(self.size, self.count(word))
                 * saturation(counts[word], size, self._mean)
