@@ -3151,13 +3151,13 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
 
 def _with_unique_sections(notes: Iterable[Note]) -> Iterator[Note]:
     """The notes, the second of two equal ids marked (2)."""
-    taken, copies = set(), collections.Counter()  # ten thousand equal headings take no time
+    copies: dict[str, int] = {}  # of each id; so ten thousand equal headings take no time
     for note in notes:
         section = note.section
-        while section in taken:
+        while section in copies:
             copies[note.section] += 1
-            section = f"{note.section} ({copies[note.section] + 1})"
-        taken.add(section)
+            section = f"{note.section} ({copies[note.section]})"
+        copies[section] = 1
         yield note._replace(section=section)
 
 
@@ -3586,7 +3586,7 @@ def _update_store(base, files: dict, progress: Callable[[int, int], None]) -> No
 
 
 class NotesInStore(NotesInMemory):
-    """The same from an index file, which is first brought up to date."""
+    """What NotesInMemory offers, from an index file that is first brought up to date."""
 
     def __init__(self, path: str, files: dict, notices: list[str], progress: Callable):
         import sqlite3
@@ -3637,8 +3637,9 @@ class NotesInStore(NotesInMemory):
         match = " OR ".join(f'"{word}"' for word in rare or asked)  # quoted: none is an operator
         found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if asked else ()
         hits = []
-        for *fields, size, note in ((*row[:3], Note(*row[3:])) for row in found):
-            told = ([word for word in field.split() if word in asked] for field in fields)
+        for heading, text, size, *rest in found:
+            note = Note(*rest)
+            told = ([w for w in field.split() if w in asked] for field in (heading, text))
             counts = _weighed(note, told)
             hits.append((note, sum(
                 weight * inverse_frequency(self.size, self.count(word))
@@ -3646,11 +3647,6 @@ class NotesInStore(NotesInMemory):
                 for word, weight in asked.items() if word in counts
             )))
         return sorted(hits, key=lambda hit: -hit[1])[:top_k]
-
-
-def _store_failures() -> tuple[type[Exception], ...]:
-    sqlite3 = sys.modules.get("sqlite3")  # not needed for a small folder, and not everywhere
-    return (OSError, ImportError, sqlite3.Error) if sqlite3 else (OSError, ImportError)
 
 
 class LargeNotesIndex(NotesIndex):
@@ -3686,10 +3682,12 @@ class LargeNotesIndex(NotesIndex):
             for _ in range(2):
                 try:
                     return super()._ask(work)
-                except _store_failures() as error:
+                except ToolError:
+                    raise
+                except Exception as error:  # no SQLite or FTS5, no right to write, a damaged file
                     if "locked" in str(error):
                         raise ToolError(NOT_YET) from error
-                self._remove()  # it may be damaged
+                self._remove()
             self.large = math.inf
             return super()._ask(work)
 

@@ -573,6 +573,29 @@ def test_a_reader_goes_on_while_another_process_writes(folder, tmp_path):
 
 
 @needs_fts5
+def test_while_another_process_builds_the_index_one_is_told_so(folder, tmp_path, monkeypatch):
+    large = stored(folder, tmp_path / "cache")
+    large.search("梯度")
+    save_again(folder / "a.md", "# 新\n\n正则化\n")
+    monkeypatch.setattr(product, "PATIENCE", 0.01)
+    with closing(sqlite3.connect(large.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(ToolError, match="另一个程序正在为这些笔记建索引"):
+                late = stored(folder, tmp_path / "cache")
+                late.search("正则化")
+        other.execute("ROLLBACK")
+    assert ids(late.search("正则化")) == ["a"] and is_stored(late)
+
+
+@needs_fts5
+def test_a_query_of_a_thousand_different_characters_is_answered(folder, tmp_path):
+    large = stored(folder, tmp_path / "cache")
+    query = "".join(map(chr, range(0x4E00, 0x4E00 + 990))) + "梯度"
+    assert ids(large.search(query)) == ["a > 梯度消失与梯度爆炸"] and is_stored(large)
+
+
+@needs_fts5
 def test_searches_from_many_threads_share_one_store(folder, tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
