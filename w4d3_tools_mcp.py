@@ -2933,6 +2933,7 @@ def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) 
         elif number:
             words.append(number.replace(",", ""))
         else:
+            run = run.lower()  # there are capitals beyond Latin
             words += map(operator.add, run, run[1:]) if len(run) > 1 else [run]
     return words
 
