@@ -3056,10 +3056,10 @@ class BM25:
 
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
         counts = [collections.Counter(document) for document in documents]  # of either kind
-        lengths = [sum(count.values()) for count in counts]
-        mean = sum(lengths) / max(len(lengths), 1) or 1.0
+        mean = sum(sum(count.values()) for count in counts) / max(len(counts), 1) or 1.0
         self.postings: dict[str, dict[int, float]] = {}  # word → document → what it adds
-        for position, (count, length) in enumerate(zip(counts, lengths)):
+        for position, count in enumerate(counts):
+            length = sum(count.values())
             for word, n in count.items():
                 share = saturation(n, length, mean, k1, b)
                 self.postings.setdefault(word, {})[position] = share
@@ -3182,8 +3182,8 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
         above.append(note)
         notes.append(note)
     # A heading with nothing under it, not even a further heading, is no section.
-    levels = [note.level for note in notes[1:]] + [0]
-    kept = [note for note, after in zip(notes, levels) if note.text or after > note.level]
+    following = zip(notes, [*notes[1:], notes[0]])
+    kept = [note for note, after in following if note.text or after.level > note.level]
     if len(kept) > 1:
         kept[0] = kept[0]._replace(weight=OPENING_WEIGHT)
     return list(_with_unique_sections(kept))
@@ -3247,12 +3247,11 @@ def _snippet(text: str, words: Iterable[str]) -> str:
     line = " ".join(" ".join(rows).split())
     pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     matches = itertools.islice(re.finditer(pattern, _fold(line), re.I), SNIPPET_MATCHES)
-    found = [(match.start(), match[0].lower()) for match in matches]
 
     def variety(start: int) -> int:
-        return len({word for at, word in found if start <= at < start + SNIPPET_WIDTH})
+        return len({*re.findall(pattern, _fold(line[start : start + SNIPPET_WIDTH]).lower())})
 
-    best = max((at for at, _ in found), key=variety, default=0)
+    best = max((match.start() for match in matches), key=variety, default=0)
     start = max(0, min(best - SNIPPET_WIDTH // 4, len(line) - SNIPPET_WIDTH))
     # Both ends move outwards, so that no Latin word is cut, unless it is longer than 20 letters.
     end = re.compile("[!-~]{0,20}").match(line, start + SNIPPET_WIDTH).end()
