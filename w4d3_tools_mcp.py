@@ -3027,6 +3027,7 @@ def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
     return counts
 
 
+@functools.lru_cache(maxsize=2**10)
 def inverse_frequency(documents: int, having: int) -> float:
     """How much a word tells that `having` of the documents contain (formula 3.3).
 
@@ -3038,9 +3039,9 @@ def inverse_frequency(documents: int, having: int) -> float:
 K1, B = 1.2, 0.75  # how soon a repeated word stops counting; how far long documents pay for it
 
 
-def saturation(count: float, length: float, mean: float, k1: float = K1, b: float = B) -> float:
-    """What a word tells of a document that has it `count` times, below k1 + 1 (formula 3.15)."""
-    return count * (k1 + 1) / (count + k1 * (1 - b + b * length / mean))
+def damping(length: float, mean: float, k1: float = K1, b: float = B) -> float:
+    """How many occurrences in a document of that length say half of what a word can say."""
+    return k1 * (1 - b + b * length / mean)
 
 
 class BM25:
@@ -3057,15 +3058,12 @@ class BM25:
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
         counts = [collections.Counter(document) for document in documents]  # of either kind
         mean = sum(sum(count.values()) for count in counts) / max(len(counts), 1) or 1.0
-        self.postings: dict[str, dict[int, float]] = {}  # word → document → what it adds
+        self.size = len(counts)
+        self.postings: dict[str, dict[int, float]] = {}  # word → document → share, below k1 + 1
         for position, count in enumerate(counts):
-            length = sum(count.values())
+            half = damping(sum(count.values()), mean, k1, b)
             for word, n in count.items():
-                share = saturation(n, length, mean, k1, b)
-                self.postings.setdefault(word, {})[position] = share
-        for posting in self.postings.values():
-            idf = inverse_frequency(len(counts), len(posting))
-            posting.update((position, idf * share) for position, share in posting.items())
+                self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + half)
 
     def search(self, query: Iterable[str] | Mapping, top_k: int = 5) -> list[tuple[int, float]]:
         """(position, score) of the best documents, best first; on a tie the earlier one leads.
@@ -3078,8 +3076,10 @@ class BM25:
         scores: dict[int, float] = {}
         weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
         for word, weight in weights.items():
-            for position, gain in self.postings.get(word, {}).items():
-                scores[position] = scores.get(position, 0.0) + weight * gain
+            posting = self.postings.get(word, {})
+            idf = weight * inverse_frequency(self.size, len(posting))
+            for position, share in posting.items():
+                scores[position] = scores.get(position, 0.0) + idf * share
         return nsmallest(top_k, scores.items(), key=lambda hit: (-hit[1], hit[0]))
 
 
@@ -3640,11 +3640,11 @@ class NotesInStore(NotesInMemory):
         for heading, text, size, *rest in found:
             note = Note(*rest)
             told = ([w for w in field.split() if w in asked] for field in (heading, text))
-            counts = _weighed(note, told)
+            half = damping(size, self._mean)
             hits.append((note, sum(
-                weight * inverse_frequency(self.size, self.count(word))
-                * saturation(counts[word], size, self._mean)
-                for word, weight in asked.items() if word in counts
+                asked[word] * inverse_frequency(self.size, self.count(word))
+                * n * (K1 + 1) / (n + half)
+                for word, n in _weighed(note, told).items()
             )))
         return sorted(hits, key=lambda hit: -hit[1])[:top_k]
 
@@ -3929,9 +3929,10 @@ class ToolRouter:
 
     def _spread(self, terms: Iterable[str], k: int) -> Iterator[tuple[int, float]]:
         """(position, score) of the k best; a word that one has counts less for the next."""
-        postings = self._ranking.postings
+        postings, size = self._ranking.postings, self._ranking.size
+        idf = {term: inverse_frequency(size, len(postings[term])) for term in terms}
         gains = {
-            place: {term: postings[term][place] for term in terms if place in postings[term]}
+            place: {t: idf[t] * postings[t][place] for t in terms if place in postings[t]}
             for place, _ in self._ranking.search(terms, 4 * k)
         }
         for _ in range(min(k, len(gains))):
