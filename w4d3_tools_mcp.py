@@ -3956,18 +3956,16 @@ class ToolRouter:
         terms = [*roots, *_pairs(roots), *_characters(text)]
         terms = [term for term in dict.fromkeys(terms) if term in postings]
 
-        def evidence(place: int) -> tuple[str, ...]:
-            return tuple(word for root, word in spoken.items() if place in postings[root])
-
         several = len(re.findall(SENTENCE_END, text)) >= MANY_SENTENCES
         ranked = (self._spread if several else self._ranking.search)(terms, max(k, 0))
-        scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
         kept = set(self._names if len(self.tools) <= k else keep)
-        more = [p for p, name in enumerate(self._names) if name in kept] if kept else []
-        return [
-            Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
-            for p in dict.fromkeys([*scores, *more])
-        ]
+        more = [(p, 0.0) for p, name in enumerate(self._names) if name in kept] if kept else []
+        picked: dict[int, Routed] = {}
+        for place, score in itertools.chain(ranked, more):
+            own = tuple(word for root, word in spoken.items() if place in postings[root])
+            if place not in picked and (own or not score):  # lone characters are no match
+                picked[place] = Routed(self._names[place], score, own, self.tools[place])
+        return list(picked.values())
 
     def subset(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> ToolRegistry:
         """What to offer a model: the k best and those to keep, in the order of the registry.
