@@ -2813,12 +2813,13 @@ def safe_eval(text: str) -> int | float | bool:
 # folder, only to read, and not before the first question. Its errors never show machine paths.
 
 # Patterns are kept as text: compiling them takes longer than importing the rest of this section,
-# and `re` remembers what it compiled once.
-HAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U000323af"  # no spaces
+# and `re` remembers what it compiled once. Listing the 40,000 letters of scripts without spaces
+# would make it take three milliseconds more, so the scripts that have spaces are listed.
+SPACED = "A-Za-zª²³µ¹ºÀ-ÖØ-öø-ԯᴀ-῿⁰-⁹ⁿ-₉ₐ-ₜ"  # Latin, Greek, Cyrillic; n² is one word
 WORDS = (
-    rf"([{HAN}]+)"
+    rf"([{SPACED}]+)"
     r"|(\d{1,3}(?:,\d{3})+(?!\d)|\d+(?:\.\d+)*)"  # 8,192 is 8192; §1.4 stays one word
-    rf"|([^\W\d_{HAN}]+)"
+    rf"|([^\W\d_{SPACED}]+)"
 )
 HUMPS = "[A-Z]{2,}s?(?![a-z])|[A-Z]?[a-z]+|[A-Z]"  # of camelCase; GPUs is one
 FULL_WIDTH = "[０-９Ａ-Ｚａ-ｚ]"
@@ -2859,18 +2860,17 @@ def tokenize(text: str, *, latin: Callable[[str], Iterable[str]] = _split_word) 
     ['num', 'kv', 'heads', '占显', '显存', 'llama', '3', '1.4']
     """
     words: list[str] = []
-    for han, number, word in re.findall(WORDS, _fold(text)):
-        if han:
-            words += map(operator.add, han, han[1:]) if len(han) > 1 else [han]
+    for word, number, run in re.findall(WORDS, _fold(text)):
+        if word:
+            words += latin(word)
         elif number:
             words.append(number.replace(",", ""))
         else:
-            words += latin(word)
+            run = run.lower()  # there are capitals beyond Latin
+            words += map(operator.add, run, run[1:]) if len(run) > 1 else [run]
     return words
 
 
-MOST_PAIRS = 200  # of characters that one character is looked for in
-SLIPPERY = "[A-Za-z]{4,40}"  # whose slips are mended: of a thousand letters they fill 54 MB
 SUFFIXES = (("sses", "ss"), ("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
@@ -2880,8 +2880,8 @@ def stem(word: str) -> str:
     if not (word.isascii() and word.isalpha()) or word.endswith(("ss", "us", "is")):
         return word
     for suffix, instead in SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
-            base = word.removesuffix(suffix)
+        base = word.removesuffix(suffix)
+        if 3 <= len(base) < len(word):
             doubled = suffix in ("ing", "ed") and base[-1] == base[-2] and base[-1] not in "ls"
             return base[:-1] if doubled else base + instead
     return word
@@ -2897,45 +2897,58 @@ def content_words(text: str) -> list[str]:
     return tokenize(text, latin=_telling_parts)
 
 
+def without_lone(words: list[str]) -> list[str]:
+    """The words but for Chinese characters that stand alone, unless there are no others."""
+    return [word for word in words if len(word) > 1 or re.match(rf"[\d{SPACED}]", word)] or words
+
+
 def query_words(text: str) -> list[str]:
     """The words to look for. What only makes it a question is left out, unless nothing remains.
 
     >>> query_words("显存怎么算？"), query_words("注"), query_words("为什么")
     (['显存'], ['注'], ['为什', '什么'])
     """
-    words = content_words(re.sub(QUESTION, " ", text)) or content_words(text)
-    return [word for word in words if len(word) > 1 or not re.fullmatch(f"[{HAN}]", word)] or words
+    return without_lone(content_words(re.sub(QUESTION, " ", text)) or content_words(text))
+
+
+MOST_PAIRS = 200  # of characters that one character is looked for in
+SLIPPERY = "[A-Za-z]{4,40}"  # whose slips are mended: of a thousand letters they fill 54 MB
 
 
 def _slips(word: str) -> set[str]:
     """What was meant, if a letter of `word` is too many, missing, wrong or swapped."""
     cuts = [(word[:at], word[at:]) for at in range(len(word) + 1)]
-    letters = ("", *"abcdefghijklmnopqrstuvwxyz")
-    return {
-        before + letter + rest
-        for before, after in cuts for letter in letters for rest in (after, after[1:])
-    } | {before + after[1:2] + after[:1] + after[2:] for before, after in cuts}
+    return {a + b[1::-1] + b[2:] for a, b in cuts} | {
+        a + letter + b[skipped:]
+        for a, b in cuts for letter in ("", *"abcdefghijklmnopqrstuvwxyz") for skipped in (0, 1)
+    }
 
 
-def known_words(words: Iterable[str], notes: Any) -> list[str]:
-    """The words as the notes write them: an unknown one is cut in two, or one slip is mended.
+def known_words(word: str, notes: Any) -> list[str]:
+    """A word as the notes write it: an unknown one is cut in two, or one slip is mended.
 
     Only words that begin with the same two letters are compared, since a large folder has too many.
     A Chinese character that stands alone is looked for in every pair.
     """
-    known: list[str] = []
-    for word in words:
-        if len(word) == 1 and not word.isascii():
-            known += sorted(notes.terms("", word))[:MOST_PAIRS]
-        elif not re.fullmatch(SLIPPERY, word) or notes.count(word):
-            known.append(word)
-        else:
-            cuts = ((word[:at], word[at:]) for at in range(2, len(word) - 1))
-            similar = sorted(set(map(stem, _slips(word))).intersection(notes.terms(word[:2])))
-            known += next((cut for cut in cuts if all(map(notes.count, cut))), None) or [
-                max(similar, key=notes.count, default=word)
-            ]
-    return known
+    if len(word) == 1 and not word.isascii():
+        return sorted(notes.terms("", word))[:MOST_PAIRS]
+    if notes.count(word) or not re.fullmatch(SLIPPERY, word):
+        return [word]
+    for at in range(2, len(word) - 1):
+        if notes.count(word[:at]) and notes.count(word[at:]):
+            return [word[:at], word[at:]]
+    similar = sorted({*map(stem, _slips(word))} & {*notes.terms(word[:2])})
+    return [max(similar, key=notes.count, default=word)]
+
+
+# A Chinese word is two pairs of characters, or three; as one, a Latin word would be outvoted.
+LATIN_WEIGHT = 1.5
+
+
+def _asked(text: str, notes: Any) -> dict[str, float]:
+    """What a text asks for, as the notes write it, and how much each word of it counts."""
+    words = (known for word in query_words(text) for known in known_words(word, notes))
+    return {word: LATIN_WEIGHT if word.isascii() and word.isalpha() else 1.0 for word in words}
 
 
 def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
@@ -2947,6 +2960,7 @@ def weigh_fields(*fields: tuple[Iterable[str], float]) -> dict[str, float]:
     return counts
 
 
+@functools.lru_cache(maxsize=2**10)
 def inverse_frequency(documents: int, having: int) -> float:
     """How much a word tells that `having` of the documents contain (formula 3.3).
 
@@ -2956,6 +2970,11 @@ def inverse_frequency(documents: int, having: int) -> float:
 
 
 K1, B = 1.2, 0.75  # how soon a repeated word stops counting; how far long documents pay for it
+
+
+def damping(length: float, mean: float, k1: float = K1, b: float = B) -> float:
+    """How many occurrences in a document of that length say half of what a word can say."""
+    return k1 * (1 - b + b * length / mean)
 
 
 class BM25:
@@ -2971,14 +2990,13 @@ class BM25:
 
     def __init__(self, documents: Iterable[Iterable[str] | Mapping[str, float]], *, k1=K1, b=B):
         counts = [collections.Counter(document) for document in documents]  # of either kind
-        lengths = [sum(count.values()) for count in counts]
-        mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
+        mean = sum(sum(count.values()) for count in counts) / max(len(counts), 1) or 1.0
         self.size = len(counts)
         self.postings: dict[str, dict[int, float]] = {}  # word → document → share, below k1 + 1
-        for position, (count, length) in enumerate(zip(counts, lengths)):
-            damping = k1 * (1 - b + b * length / mean)
+        for position, count in enumerate(counts):
+            half = damping(sum(count.values()), mean, k1, b)
             for word, n in count.items():
-                self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + damping)
+                self.postings.setdefault(word, {})[position] = n * (k1 + 1) / (n + half)
 
     def search(self, query: Iterable[str] | Mapping, top_k: int = 5) -> list[tuple[int, float]]:
         """(position, score) of the best documents, best first; on a tie the earlier one leads.
@@ -2995,8 +3013,7 @@ class BM25:
             idf = weight * inverse_frequency(self.size, len(posting))
             for position, share in posting.items():
                 scores[position] = scores.get(position, 0.0) + idf * share
-        best = nsmallest(top_k, ((-score, position) for position, score in scores.items()))
-        return [(position, -score) for score, position in best]
+        return nsmallest(top_k, scores.items(), key=lambda hit: (-hit[1], hit[0]))
 
 
 class Note(NamedTuple):
@@ -3009,10 +3026,17 @@ class Note(NamedTuple):
     text: str  # Markdown below the heading
     level: int = 0  # number of # of the heading; 0 for the file as a whole
     number: str = ""  # "1.4", where the heading has one
+    above: str = ""  # the titles of the headings it stands under
+    weight: float = 1.0  # of its words in the ranking
 
     @property
     def heading(self) -> str:
         return f"§{self.number} {self.title}" if self.number else self.title
+
+    @property
+    def full_name(self) -> str:
+        """The id and the title, where the id does not end with it already."""
+        return self.section if self.title in self.section else f"{self.section} {self.title}"
 
 
 class Hit(NamedTuple):
@@ -3024,18 +3048,14 @@ class Hit(NamedTuple):
 
 
 MAX_NOTE_BYTES = 2_000_000  # a longer .md file is data, not notes
+FRONT_MATTER = r"(?ms)\A---[ \t]*$.*?^(?:---|\.\.\.)[ \t]*$"  # YAML; a lone --- is a rule
 FENCE = r"[\s>]*(?:(?:[-*+]|\d+[.)])\s+)*(`{3,}|~{3,})(.*)"  # may stand in a list item
 HEADING = r" {0,3}(#{1,6})[ \t]+(\S.*)"
+CLOSING = r"(?:^|[ \t])#+[ \t]*$"  # the #s that a heading may end with; that of "C#" is none
 MAX_TITLE = 120  # characters; a longer heading is cut
-NUMBERED = r"§\s*(\d+(?:\.\d+)*)[.、:：]?\s*(.*)"
+NUMBERED = r"(?:§\s*(\d+(?:\.\d+)*)[.、:：]?\s*)?(.*)"
 DAY_TITLE = r"(?i)week\s*(\d+)\s*day\s*(\d+)[\s·:：|—–-]*(.*)"
-
-
-def _heading_text(written: str) -> str:
-    """The words of a heading without the closing #s it may have; the one of "C#" stays."""
-    text = written.rstrip()
-    bare = text.rstrip("#")
-    return (bare.rstrip() if bare[-1:] in ("", " ", "\t") else text)[:MAX_TITLE]
+OPENING_WEIGHT = 0.5  # a few words of opening must not lead over the sections that they introduce
 
 
 def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
@@ -3044,36 +3064,35 @@ def _cut_at_headings(text: str) -> list[tuple[int, int, str, str]]:
     A # inside a code fence is a comment. A fence ends with its own sign, at least as often
     (CommonMark 0.31, section 4.5). Underlined headings are not cut at: --- has too many meanings.
     """
-    lines = text.split("\n")
+    text = re.sub(FRONT_MATTER, lambda head: "\n" * head[0].count("\n"), text)
     parts: list[tuple[int, int, str, list[str]]] = [(1, 0, "", [])]
     fence = ""
-    ends = (i for i, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "..."))
-    head = next(ends, 0) if lines[0].rstrip() == "---" else 0  # YAML; a lone --- is a rule
-    for number, line in enumerate(lines[head:], head + 1):
+    for number, line in enumerate(text.split("\n"), 1):
         mark = re.match(FENCE, line)
         if fence:
             if mark and mark[1].startswith(fence) and not mark[2].strip():
                 fence = ""
         elif mark and "`" not in mark[2]:
             fence = mark[1]
-        elif (heading := re.match(HEADING, line)) and (title := _heading_text(heading[2])):
-            parts.append((number, len(heading[1]), title, []))
+        elif (heading := re.match(HEADING, line)) and (
+            title := re.sub(CLOSING, "", heading[2]).strip()
+        ):
+            parts.append((number, len(heading[1]), title[:MAX_TITLE], []))
             continue
-        parts[-1][3].append(line)
-    return [(line, level, heading, "\n".join(body).strip()) for line, level, heading, body in parts]
+        parts[-1][-1].append(line)
+    return [(*head, "\n".join(lines).strip()) for *head, lines in parts]
 
 
-def _with_unique_sections(notes: Iterable[Note]) -> list[Note]:
+def _with_unique_sections(notes: Iterable[Note]) -> Iterator[Note]:
     """The notes, the second of two equal ids marked (2)."""
-    unique: dict[str, Note] = {}
-    counts: dict[str, int] = {}  # so that ten thousand equal headings take no time
+    copies: dict[str, int] = {}  # of each id; so ten thousand equal headings take no time
     for note in notes:
         section = note.section
-        while section in unique:
-            counts[note.section] = counts.get(note.section, 1) + 1
-            section = f"{note.section} ({counts[note.section]})"
-        unique[section] = note._replace(section=section)
-    return list(unique.values())
+        while section in copies:
+            copies[note.section] += 1
+            section = f"{note.section} ({copies[note.section]})"
+        copies[section] = 1
+        yield note._replace(section=section)
 
 
 def _notes_of_file(name: str, text: str) -> list[Note]:
@@ -3085,106 +3104,98 @@ def _notes_of_file(name: str, text: str) -> list[Note]:
     day = re.fullmatch(DAY_TITLE, title)
     label, title = (f"Week {day[1]} Day {day[2]}", day[3]) if day else (name, title)
     notes = [Note(name, label, title or label, line, body)]
-    above = [(0, label)]  # the headings that the current one stands under
+    above = notes[:]  # the sections that the current one stands under
     for line, level, heading, body in parts[1:]:
-        while above[-1][0] >= level:
+        while above[-1].level >= level:
             above.pop()
-        numbered = re.fullmatch(NUMBERED, heading)
-        number, title = numbered.groups() if numbered else ("", heading)
-        section = f"{label} §{number}" if number else f"{above[-1][1]} > {title}"
-        above.append((level, section))
-        notes.append(Note(name, section, title or section, line, body, level, number))
+        number, title = re.fullmatch(NUMBERED, heading).groups("")
+        section = f"{label} §{number}" if number else f"{above[-1].section} > {title}"
+        titles = " ".join(upper.title for upper in above)
+        note = Note(name, section, title or section, line, body, level, number, titles)
+        above.append(note)
+        notes.append(note)
     # A heading with nothing under it, not even a further heading, is no section.
-    levels = [note.level for note in notes[1:]] + [0]
-    kept = [note for note, after in zip(notes, levels) if note.text or after > note.level]
-    return _with_unique_sections(kept)
+    following = zip(notes, [*notes[1:], notes[0]])
+    kept = [note for note, after in following if note.text or after.level > note.level]
+    if len(kept) > 1:
+        kept[0] = kept[0]._replace(weight=OPENING_WEIGHT)
+    return list(_with_unique_sections(kept))
 
 
-def check_notes_folder(folder: str) -> None:
-    """Nothing, if the folder is there; a ToolError that says what to do, if it is not."""
+def _shown(path: str, folder: str) -> str:
+    """A path below the folder as readers see it; the bytes of a file name may be any."""
+    name = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
+    return " ".join(name.encode("utf-8", "replace").decode().split())
+
+
+def _listing(folder: str) -> tuple[dict[str, tuple[str, tuple[int, int]]], list[str]]:
+    """Name → path and (time, size) of each .md file below the folder, and what was left out.
+
+    Nothing hidden; no links, which may lead out or in circles. Raises ToolError without a folder.
+    """
     if not os.path.isdir(folder):
         raise ToolError("没有找到笔记文件夹，请把 notes 放到脚本旁边，或用 --notes DIR 指定一个")
-
-
-def _markdown_files(folder: str, notices: list[str]) -> Iterator[tuple[str, str]]:
-    """(name, path) of each .md file below the folder, sorted, nothing hidden, nothing outside.
-
-    Raises:
-        ToolError: there is no such folder.
-    """
-    check_notes_folder(folder)
-    root = os.path.join(os.path.realpath(folder), "")
-
-    def shown(path: str) -> str:
-        relative = path[len(os.path.join(folder, "")):].replace(os.sep, "/")
-        return " ".join(relative.encode("utf-8", "replace").decode().split())  # may be any bytes
-
-    for place, folders, files in os.walk(
-        folder, onerror=lambda error: notices.append(f"跳过读不了的文件夹 {shown(error.filename)}")
-    ):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in (os.path.join(place, name) for name in folders):
-            if os.path.islink(path):  # os.walk does not follow it: it may lead out, or in circles
-                notices.append(f"跳过链接来的文件夹 {shown(path)}")
-        for file in sorted(files):
-            path = os.path.join(place, file)
-            if file.startswith(".") or not file.lower().endswith(".md"):
+    files, notices, folders = {}, [], [folder]
+    for place in folders:  # which grows meanwhile
+        try:
+            entries = list(os.scandir(place))
+        except OSError:
+            notices.append(f"跳过读不了的文件夹 {_shown(place, folder)}")
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
                 continue
-            if os.path.islink(path) and not os.path.realpath(path).startswith(root):
-                notices.append(f"跳过指向文件夹外面的链接 {shown(path)}")
-            elif os.path.isfile(path):  # a pipe called x.md would block the reader
-                yield shown(path)[:-3], path
+            name = _shown(entry.path, folder)
+            if entry.is_symlink():
+                notices.append(f"跳过链接 {name}，请放真正的文件")
+            elif entry.is_dir():
+                folders.append(entry.path)
+            elif name.lower().endswith(".md") and entry.is_file():  # no pipe, which would block us
+                with contextlib.suppress(OSError):  # vanished since
+                    status = entry.stat()
+                    files[name[:-3]] = entry.path, (status.st_mtime_ns, status.st_size)
+    return dict(sorted(files.items())), sorted(notices)
 
 
-def _read_file(name: str, path: str, notices: list[str]) -> list[Note] | None:
-    """The sections of one file: [] if it is no notes, None if it cannot be read at this time."""
+def _read_file(name: str, path: str) -> tuple[list[Note] | None, str]:
+    """The sections of one file, and why if it has none; None if it cannot be read at this time."""
     try:
         if os.path.getsize(path) > MAX_NOTE_BYTES:
-            notices.append(f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）")
-            return []
+            return [], f"跳过太大的文件 {name}.md（超过 {MAX_NOTE_BYTES:,} 字节）"
         with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
-            return _notes_of_file(name, file.read())
+            return _notes_of_file(name, file.read()), ""
     except UnicodeDecodeError:
-        notices.append(f"跳过不是 UTF-8 的文件 {name}.md")
-        return []
+        return [], f"跳过不是 UTF-8 的文件 {name}.md"
     except OSError:  # vanished since it was listed, or not ours to read
-        notices.append(f"跳过读不了的文件 {name}.md")
-        return None
+        return None, f"跳过读不了的文件 {name}.md"
 
 
-NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
-MAX_QUERY = 1_000  # characters
 SNIPPET_WIDTH = 160  # characters
 SNIPPET_MATCHES = 100  # places looked at in one section; a page of data may have thousands
-
-
-def _word_edge(line: str, at: int, step: int) -> int:
-    """The nearest place in direction `step` that cuts no Latin word, or `at` if that is far."""
-    near = range(at, at + 20 * step, step)
-    return next((i for i in near if not re.fullmatch("[!-~]{2}", line[max(0, i - 1) : i + 1])), at)
 
 
 def _snippet(text: str, words: Iterable[str]) -> str:
     """One line of about SNIPPET_WIDTH characters around the place where most words stand."""
     rows = (row for row in text.split("\n") if not re.match(FENCE, row))
     line = " ".join(" ".join(rows).split())
-    pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "$^"
-    matches = list(re.finditer(pattern, _fold(line), re.IGNORECASE))[:SNIPPET_MATCHES]
+    pattern = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    matches = itertools.islice(re.finditer(pattern, _fold(line), re.I), SNIPPET_MATCHES)
 
     def variety(start: int) -> int:
-        near = (match for match in matches if start <= match.start() < start + SNIPPET_WIDTH)
-        return len({match[0].lower() for match in near})
+        return len({*re.findall(pattern, _fold(line[start : start + SNIPPET_WIDTH]).lower())})
 
     best = max((match.start() for match in matches), key=variety, default=0)
     start = max(0, min(best - SNIPPET_WIDTH // 4, len(line) - SNIPPET_WIDTH))
-    start, end = _word_edge(line, start, -1), _word_edge(line, start + SNIPPET_WIDTH, 1)
+    # Both ends move outwards, so that no Latin word is cut, unless it is longer than 20 letters.
+    end = re.compile("[!-~]{0,20}").match(line, start + SNIPPET_WIDTH).end()
+    start -= len(re.search("[!-~]{0,20}$", line[:start])[0])
     return ("…" if start else "") + line[start:end].strip() + ("…" if end < len(line) else "")
 
 
 CHINESE_DIGITS = str.maketrans("一二三四五六七八九", "123456789")
 CHINESE_DAY = r"第\s*(\w)\s*周\s*第?\s*(\w)\s*[天日]"
 DAY_ADDRESS = (
-    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)(?:\.md\b)?"  # Week 1 Day 4, w1d4
+    r"\b(?:week|w)[\s_-]*0*(\d+)[\s,_-]*(?:day|d)[\s_-]*0*(\d+)"  # Week 1 Day 4, w1d4
     r"(?:(?:[\s,:#§第.-]|section)*(\d+(?:\.\d+)*)节?)?"  # §1.4, 1.4, 第1.4节
 )
 BARE_NUMBER = r"^(?:第|section )?\s*(\d+(?:\.\d+)+|\d+(?=\s*节?$))(?:\s*节|\s|$)"  # 1.4, 第1.4节
@@ -3197,7 +3208,7 @@ def _address(text: str) -> str:
     >>> {_address(name) for name in ("Week 1 Day 4 §1.4", "week1-day4 1.4", "第一周第4天 § １.４")}
     {'week1day4§1.4'}
     """
-    text = text.translate(TO_HALF_WIDTH).lower().strip()
+    text = re.sub(r"\.md\b", "", text.translate(TO_HALF_WIDTH).lower().strip())
     text = re.sub(
         CHINESE_DAY, lambda day: f"week{day[1]}day{day[2]}".translate(CHINESE_DIGITS), text
     )
@@ -3205,58 +3216,44 @@ def _address(text: str) -> str:
     return re.sub(r"[^\w.§]+|§(?!\s*\d)|(?<!\d)\.|\.(?!\d)", "", text)
 
 
-# How much a word counts for, measured on the bundled notes: in the heading, in all other text …
-FIELD_WEIGHTS = (4.0, 1.0)
-# … and in the query: a Chinese word is two pairs of characters, or three; as one, a Latin word
-# would be outvoted.
-LATIN_WEIGHT = 1.5
-# A few words of opening must not lead over the sections that they introduce.
-OPENING_WEIGHT = 0.5
-
-
-def _asked(words: Iterable[str]) -> dict[str, float]:
-    """What a query asks for, and how much each word of it counts."""
-    return {word: LATIN_WEIGHT if word.isascii() and word.isalpha() else 1.0 for word in words}
-
-
-def _placed(notes: list[Note]) -> Iterator[tuple[Note, list[tuple[list[str], float]]]]:
-    """Each section with its fields: (words, weight) of its heading, and of its id and texts."""
-    above: list[Note] = []  # the headings that the current section stands under
-    for note, after in zip(notes, [*notes[1:], None]):
-        above = [upper for upper in above if upper.level < note.level]
-        is_opening = note.level == 0 and after is not None and after.level > 0
-        scale = OPENING_WEIGHT if is_opening else 1.0
-        text = " ".join([note.section, *(upper.title for upper in above), note.text])
-        fields = zip((note.heading, text), FIELD_WEIGHTS)
-        yield note, [(content_words(field), weight * scale) for field, weight in fields]
-        above.append(note)
-
-
-def _addresses_of(note: Note) -> list[str]:
-    """All that a section may be called by, as addresses; that of its id comes first."""
+def _addresses(note: Note) -> tuple[str, str]:
+    """All that a section may be called by, each between blanks, its id first; and its title."""
     names = [note.section, note.title, note.heading, f"{note.section} {note.title}"]
     if note.number:
         names.append(f"§{note.number}")
     if note.level == 0:
-        file = note.name.rpartition("/")[2]
-        names += [note.name, file, f"{note.name}.md", f"{file}.md"]
-    return list(dict.fromkeys(map(_address, names)))
+        names += [note.name, note.name.rpartition("/")[2]]
+    return f" {' '.join(map(_address, names))} ", _address(note.title)
+
+
+FIELD_WEIGHTS = (4.0, 1.0)  # of a word in the heading, in all other text
+
+
+def _fields(note: Note) -> list[list[str]]:
+    """The words of a section's heading, and of its id and texts."""
+    return [content_words(note.heading), content_words(f"{note.section} {note.above} {note.text}")]
+
+
+def _weighed(note: Note, fields: Iterable[list[str]]) -> dict[str, float]:
+    weights = (note.weight * weight for weight in FIELD_WEIGHTS)
+    return weigh_fields(*zip(fields, weights))
 
 
 class NotesInMemory:
     """The sections of a folder, ranked and looked up without any file."""
 
     def __init__(self, sections: list[Note], notices: Sequence[str] = ()):
-        self.sections, self.notices = sections, notices
+        self.sections, self.notices, self.size = sections, notices, len(sections)
         self.outline = sections
 
     @functools.cached_property
     def _ranking(self) -> BM25:
-        return BM25(weigh_fields(*fields) for _, fields in _placed(self.sections))
+        return BM25(_weighed(note, _fields(note)) for note in self.sections)
 
     @functools.cached_property
-    def _known_as(self) -> list[tuple[Note, set[str]]]:
-        return [(note, set(_addresses_of(note))) for note in self.sections]
+    def named(self) -> list[tuple[Note, str, str]]:
+        """Each section of the outline with what `_addresses` says of it."""
+        return [(note, *_addresses(note)) for note in self.outline]
 
     def count(self, word: str) -> int:
         """How many sections hold a word."""
@@ -3266,30 +3263,15 @@ class NotesInMemory:
         """All words of the notes that begin so and hold that part."""
         return [term for term in self._ranking.postings if term.startswith(start) and part in term]
 
-    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
-        """(section, score) of the sections that hold one of the words, best first."""
-        ranked = self._ranking.search(_asked(words), top_k)
-        return [(self.sections[position], score) for position, score in ranked]
+    def best(self, asked: Mapping[str, float], top_k: int) -> list[tuple[Note, float]]:
+        """(section, score) of the sections that hold one of the weighted words, best first."""
+        return [(self.sections[at], score) for at, score in self._ranking.search(asked, top_k)]
 
-    def called(self, section: str, address: str) -> list[Note]:
-        """The sections with this id, else those at this address."""
-        found = [note for note in self.sections if note.section == section]
-        return found or [note for note, addresses in self._known_as if address in addresses]
-
-    def like(self, day: str, number: str, words: str) -> list[Note]:
-        """The sections of a day, with a number, with some words in the title; "" fits all."""
-        return [
-            note for note in self.sections
-            if number in ("", note.number) and words in _address(note.title)
-            and _address(note.section).startswith(day)
-        ]
-
-    def after(self, note: Note) -> Iterable[Note]:
-        """The sections that follow in reading order."""
-        return itertools.islice(self.sections, self.sections.index(note) + 1, None)
+    def of_file(self, name: str) -> list[Note]:
+        """The sections of one file in their order."""
+        return [note for note in self.sections if note.name == name]
 
 
-MOST_NOTICES = 5  # told one by one; of the others only how many there are
 RANGE = r"(.*?)(\d+(?:\.\d+)*)\s*[-–—~～至到]\s*§?\s*(\d+(?:\.\d+)*)"  # Week 2 Day 6 §1.2–1.3
 
 
@@ -3297,15 +3279,23 @@ def _called(notes: Any, name: str) -> list[Note]:
     """The sections that a name may mean: its id, its address, or what the parts of it say."""
     for form in dict.fromkeys((name, re.split(r"[/\\]", name)[-1])):  # notes/week1-day4.md
         address = _address(form)
-        if found := notes.called(form, address):
-            return found
         days, numbers = re.findall(r"week\d+day\d+", address), re.findall(r"§([\d.]+)", address)
         words = re.sub(r"week\d+day\d+|§[\d.]*", "", address)
         if days and numbers and not re.search(r"\d", words):
             words = ""  # they name the section; what else stands there says no more
-        if len(days) < 2 and len(numbers) < 2 and (numbers or len(words) > 1):
-            if found := notes.like("".join(days), "".join(numbers), words):
-                return found
+        day, number = "".join(days), "".join(numbers)
+        in_parts = len(days) < 2 and len(numbers) < 2 and (number or len(words) > 1)
+        found = (
+            [note for note in notes.outline if note.section == form]
+            or [note for note, known_as, _ in notes.named if f" {address} " in known_as]
+            or [
+                note for note, known_as, title in notes.named
+                if in_parts and known_as.startswith(f" {day}")
+                and number in ("", note.number) and words in title
+            ]
+        )
+        if found:
+            return found
     return []
 
 
@@ -3315,18 +3305,20 @@ def _meant(notes: Any, name: str) -> list[tuple[Note, Note]]:
     written = re.fullmatch(RANGE, name)
     if found or not written:
         return found
-    before, *numbers = written.groups()
-    firsts, lasts = (_called(notes, before + number) for number in numbers)
-    return [(a, b) for a in firsts for b in lasts if a.name == b.name and a.line < b.line]
+    before, *ends = written.groups()
+    pairs = itertools.product(*(_called(notes, before + end) for end in ends))
+    return [(a, b) for a, b in pairs if a.name == b.name and a.line < b.line]
 
 
 def _joined(notes: Any, first: Note, last: Note) -> Note:
     """The sections from `first` to `last` as one, with everything under their headings."""
-    texts, past = [first.text], first == last
-    for below in notes.after(first):
-        if past and below.level <= last.level:
-            break
-        past = past or below == last
+    sections = notes.of_file(first.name)
+    ids = [note.section for note in sections]
+    start, stop = ids.index(first.section), ids.index(last.section) + 1
+    while stop < len(sections) and sections[stop].level > last.level:
+        stop += 1
+    texts = [sections[start].text]
+    for below in sections[start + 1 : stop]:
         texts.append(f"{'#' * below.level} {below.heading}\n\n{below.text}")
     section = first.section if first == last else f"{first.section}–{last.number or last.title}"
     return first._replace(
@@ -3334,40 +3326,54 @@ def _joined(notes: Any, first: Note, last: Note) -> Note:
     )
 
 
-class NotesIndex:
-    """The sections of a folder of Markdown files, searched and looked up; read on first use.
+NOTHING_TO_READ = "笔记文件夹里没有可读的 .md 文件，请用 --notes DIR 换一个文件夹"
+MAX_QUERY = 1_000  # characters
+MOST_NOTICES = 5  # told one by one; of the others only how many there are
+LOOK_AGAIN = 2.0  # seconds after which files may have changed; looking at a thousand takes 10 ms
 
-    notice(text) is told what had to be skipped, and why, once that is known.
+
+class NotesIndex:
+    """The sections of a folder of Markdown files, searched and looked up.
+
+    They are read on first use, and again when files have changed. notice(text) is told what had to
+    be skipped, and why, once that is known.
     """
 
-    def __init__(self, folder: str, *, notice: Callable[[str], None] | None = None):
+    def __init__(self, folder: str, *, notice: Callable[[str], None] = lambda text: None):
         self.folder, self.notice = folder, notice
         self._lock = threading.RLock()
-        self._skipped: list[str] = []  # what was found out before the notes were read
+        self._notes: Any = None
+        self._files, self._looked = None, -math.inf  # what was there, and when
         self._told: set[str] = set()
 
-    @functools.cached_property
-    def _memory(self) -> NotesInMemory:
-        sections, notices = [], [*self._skipped]
-        for name, path in _markdown_files(self.folder, notices):
-            sections += _read_file(name, path, notices) or []
-        self._tell(notices)
-        if not sections:
-            raise ToolError(NOTHING_TO_READ)
-        return NotesInMemory(_with_unique_sections(sections), notices)
+    def _read(self, files: dict, notices: list[str]) -> Any:
+        sections = []
+        for name, (path, _) in files.items():
+            notes, notice = _read_file(name, path)
+            sections += notes or []
+            notices += [notice] if notice else []
+        return NotesInMemory([*_with_unique_sections(sections)], notices)
 
     def _ask(self, work: Callable[[Any], Any]) -> Any:
-        """work(notes), which are read now if they were not yet."""
+        """work(notes), which are read now if they were not yet, or have changed."""
         with self._lock:
-            memory = self._memory
-        return work(memory)
+            if time.monotonic() - self._looked > LOOK_AGAIN:
+                files, notices = _listing(self.folder)
+                if files != self._files:
+                    self._files = None  # until all is read
+                    self._notes = self._read(files, notices)
+                    self._tell(self._notes.notices)
+                    if not self._notes.size:
+                        raise ToolError(NOTHING_TO_READ)
+                self._files, self._looked = files, time.monotonic()
+            return work(self._notes)
 
-    def _tell(self, notices: list[str]) -> None:
-        new = [text for text in dict.fromkeys(notices) if text not in self._told]
+    def _tell(self, notices: Iterable[str]) -> None:
+        new = [text for text in notices if text not in self._told]
         self._told.update(new)
         if more := len(new[MOST_NOTICES:]):
             new[MOST_NOTICES:] = [f"还有 {more} 处也跳过了"]
-        for text in new if self.notice else ():
+        for text in new:
             self.notice(text)
 
     @property
@@ -3397,9 +3403,8 @@ class NotesIndex:
             raise ToolError(f"query 有 {len(query)} 个字符，最多 {MAX_QUERY} 个，请只写要查的词")
 
         def ranked(notes: Any) -> list[Hit]:
-            words = known_words(query_words(query), notes)
-            found = notes.best(words, top_k)
-            return [Hit(note, score, _snippet(note.text, words)) for note, score in found]
+            asked = _asked(query, notes)
+            return [Hit(*hit, _snippet(hit[0].text, asked)) for hit in notes.best(asked, top_k)]
 
         return self._ask(ranked)
 
@@ -3419,8 +3424,8 @@ class NotesIndex:
             meant = _meant(notes, name)
             if len(meant) == 1:
                 return _joined(notes, *meant[0])
-            near = meant[:5] or notes.best(known_words(query_words(name), notes), 5)
-            listed = "；".join(f"{note.section} {note.title}" for note, _ in near)
+            near = meant[:5] or notes.best(_asked(name, notes), 5)
+            listed = "；".join(note.full_name for note, _ in near)
             reason = "有好几节符合" if meant else "没有这一节"
             how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
             raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
@@ -3435,177 +3440,146 @@ class NotesIndex:
 # FTS5, a read-only disk) the notes are held in memory as before.
 
 LARGE_FOLDER = 2_000_000  # bytes of Markdown, about 2,000 sections; memory is faster below that
-STORE_VERSION = 2  # of the tables and of tokenize; raise it when either changes
+STORE_VERSION = 3  # of the tables and of tokenize; raise it when either changes
 CANDIDATES = 50  # sections that FTS5 proposes for scoring
 COMMON = 1_000  # a word in more sections, and in a tenth of all, proposes none if others can
-PATIENCE = 120.0  # seconds to wait while another process builds the same index
+PATIENCE = 20.0  # seconds to wait while another process builds the same index
 WORDS_IN_MEMORY = 8_000_000  # bytes that FTS5 collects before it writes them; the default is 1 MB
 PROGRESS_STEP = 100  # files between two calls of `progress`
 NO_STORE = "建不了索引文件，这么多笔记只好放在内存里，每次启动都要重新读"
+NOT_YET = "另一个程序正在为这些笔记建索引，请过一会儿再查"
 
-# The sections of a file have the ids from `first` up to, not with, `last`, in reading order.
-STORE_TABLES = """
+NOTE_COLUMNS = ", ".join(Note._fields)
+STORE_TABLES = f"""
     PRAGMA page_size = 16384;  -- texts are long: a fifth less work than with 4096
     PRAGMA journal_mode = WAL;  -- others read on while one process writes
-    PRAGMA synchronous = NORMAL;
+    PRAGMA synchronous = OFF;  -- what a power failure damages is made anew
     BEGIN IMMEDIATE;
-    CREATE TABLE IF NOT EXISTS files(
-        name TEXT PRIMARY KEY, time INTEGER, bytes INTEGER, first INTEGER, last INTEGER,
-        length REAL, notice TEXT);
-    CREATE TABLE IF NOT EXISTS sections(
-        id INTEGER PRIMARY KEY, addresses TEXT, titled TEXT, scale REAL,
-        name TEXT, section TEXT, title TEXT, line INTEGER, text TEXT, level INTEGER, number TEXT);
+    CREATE TABLE IF NOT EXISTS files(name PRIMARY KEY, time, bytes, notice);
+    CREATE TABLE IF NOT EXISTS sections(id INTEGER PRIMARY KEY, size, {NOTE_COLUMNS});
     CREATE INDEX IF NOT EXISTS by_section ON sections(section);
+    CREATE INDEX IF NOT EXISTS by_file ON sections(name);
+    CREATE INDEX IF NOT EXISTS by_size ON sections(size);
     CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
-        heading, text, tokenize = "ascii tokenchars '.'");
+        head, body, tokenize = "ascii tokenchars '.'");
     CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
-    COMMIT;
+    CREATE TRIGGER IF NOT EXISTS forget AFTER DELETE ON files BEGIN
+        DELETE FROM words WHERE rowid IN (SELECT id FROM sections WHERE name = old.name);
+        DELETE FROM sections WHERE name = old.name;
+    END;
 """
-NOTE_COLUMNS = ", ".join(f"s.{field}" for field in Note._fields)
 PROPOSED = f"""
-    SELECT s.scale, w.heading, w.text, {NOTE_COLUMNS}
-    FROM words AS w JOIN sections AS s ON s.id = w.rowid
-    WHERE w.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
+    SELECT head, body, size, {NOTE_COLUMNS} FROM words JOIN sections ON id = words.rowid
+    WHERE words.rowid IN (SELECT rowid FROM words WHERE words MATCH ?
         ORDER BY bm25(words, {FIELD_WEIGHTS[0]}, {FIELD_WEIGHTS[1]}) LIMIT ?)
+    ORDER BY name, id
 """
 
 
 def notes_cache(platform: str, variables: Mapping[str, str], home: str) -> str:
     """Where index files belong by the custom of the system (`sys.platform`, `os.environ`)."""
-    customs = {
-        "win32": variables.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local"),
-        "darwin": os.path.join(home, "Library", "Caches"),
-    }
-    common = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
-    return os.path.join(customs.get(platform, common), "w4d3_tools_mcp")
+    customs = {"win32": ("LOCALAPPDATA", "AppData", "Local"), "darwin": ("", "Library", "Caches")}
+    variable, *places = customs.get(platform, ("XDG_CACHE_HOME", ".cache"))
+    return os.path.join(variables.get(variable) or os.path.join(home, *places), "w4d3_tools_mcp")
 
 
-def _insert(base, table: str, *values: object) -> None:
-    base.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+def _insert(base, table: str, *values: object) -> int:
+    marks = ", ".join("?" * len(values))
+    return base.execute(f"INSERT INTO {table} VALUES ({marks})", values).lastrowid
 
 
-def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> list[str]:
-    """Read one file into the store, or its notice; of what cannot be read it is returned only."""
-    notices: list[str] = []
-    notes, length = _read_file(name, path, notices), 0.0
+def _store_file(base, name: str, path: str, stamp: tuple[int, int]) -> None:
+    notes, notice = _read_file(name, path)
     if notes is None:
-        return notices
+        notes, stamp = [], (0, 0)  # so that it is tried again
     day = "SELECT 1 FROM sections WHERE section = ?"
     if notes and base.execute(day, (notes[0].section,)).fetchone():  # two files of one title
         notes = [note._replace(section=f"{note.section} ({name})") for note in notes]
-    first = base.execute("SELECT COALESCE(MAX(last), 1) FROM files").fetchone()[0]
-    for id, (note, fields) in enumerate(_placed(notes), first):
-        length += sum(weight * len(words) for words, weight in fields)
-        known_as, scale = f" {' '.join(_addresses_of(note))} ", fields[-1][1]
-        _insert(base, "sections", id, known_as, _address(note.title), scale, *note)
-        _insert(base, "words(rowid, heading, text)", id, *(" ".join(words) for words, _ in fields))
-    _insert(base, "files", name, *stamp, first, first + len(notes), length, "".join(notices))
-    return []
+    for note in notes:
+        fields = _fields(note)
+        size = sum(_weighed(note, fields).values())
+        id = _insert(base, "sections", None, size, *note)
+        _insert(base, "words(rowid, head, body)", id, *map(" ".join, fields))
+    _insert(base, "files", name, *stamp, notice)
 
 
-def _forget_file(base, name: str) -> None:
-    row = "SELECT first, last - 1 FROM files WHERE name = ?"
-    ids = base.execute(row, (name,)).fetchone()
-    base.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", ids)
-    base.execute("DELETE FROM sections WHERE id BETWEEN ? AND ?", ids)
-    base.execute("DELETE FROM files WHERE name = ?", (name,))
-
-
-def _changes(base, listed: dict) -> tuple[set[str], list[str]]:
-    """(files to forget, files to read) until the store fits the folder."""
+def _update_store(base, files: dict, progress: Callable[[int, int], None]) -> None:
     rows = base.execute("SELECT name, time, bytes FROM files")
     known = {name: (*stamp,) for name, *stamp in rows}
-    changed = [name for name, (_, stamp) in listed.items() if known.get(name) != stamp]
-    return (known.keys() - listed.keys()) | (known.keys() & {*changed}), changed
-
-
-def _update_store(base, listed: dict, notices: list[str], progress: Callable | None) -> None:
-    """Bring the store up to date in one transaction: all of it, or nothing when we are stopped."""
-    if not any(_changes(base, listed)):
-        return
-    with base:
-        base.execute("BEGIN IMMEDIATE")
-        gone, changed = _changes(base, listed)  # again: another process may have done it meanwhile
+    stamps = {name: stamp for name, (_, stamp) in files.items()}
+    gone = [(name,) for name, _ in known.items() - stamps.items()]
+    base.executemany("DELETE FROM files WHERE name = ?", gone)
+    changed = sorted(stamps.items() - known.items())
+    if changed:
         base.execute("INSERT INTO words(words, rank) VALUES ('hashsize', ?)", (WORDS_IN_MEMORY,))
-        for name in gone:
-            _forget_file(base, name)
-        for done, name in enumerate(changed, 1):
-            notices += _store_file(base, name, *listed[name])
-            if progress and (done % PROGRESS_STEP == 0 or done == len(changed)):
-                progress(done, len(changed))
+    for done, (name, stamp) in enumerate(changed, 1):
+        _store_file(base, name, files[name][0], stamp)
+        if done % PROGRESS_STEP == 0 or done == len(changed):
+            progress(done, len(changed))
 
 
-class NotesInStore:
-    """What NotesInMemory offers, from an index file."""
+class NotesInStore(NotesInMemory):
+    """What NotesInMemory offers, from an index file that is first brought up to date."""
 
-    def __init__(self, base: Any, skipped: list[str]):
-        self.base, self._skipped = base, skipped
-        # FTS5 reads a whole list to count a word, so each is counted once.
-        self.count = functools.lru_cache(maxsize=2**14)(self._count)
+    def __init__(self, path: str, files: dict, notices: list[str], progress: Callable):
+        import sqlite3
 
-    def _count(self, word: str) -> int:
-        row = self.base.execute("SELECT doc FROM counts WHERE term = ?", (word,)).fetchone()
-        return row[0] if row else 0
+        base = self.base = sqlite3.connect(
+            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
+        )
+        with base:  # one transaction: all of it, or nothing when we are stopped
+            base.executescript(STORE_TABLES)
+            _update_store(base, files, progress)
+        told = base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
+        self.notices = [*notices, *(notice for notice, in told)]
+        totals = "SELECT COUNT(*), AVG(size) FROM sections"
+        self.size, self._mean = base.execute(totals).fetchone()
+
+        @functools.lru_cache(maxsize=2**14)  # FTS5 reads a whole list to count a word
+        def count(word: str) -> int:
+            rows = base.execute("SELECT doc FROM counts WHERE term = ?", (word,))
+            return next(rows, (0,))[0]
+
+        self.count = count
+
+    def __del__(self):
+        with contextlib.suppress(AttributeError):  # it was never opened
+            self.base.close()
+
+    def _notes(self, columns: str, where: str = "", *values: object) -> list[Note]:
+        rows = f"SELECT {columns} FROM sections {where} ORDER BY name, id"
+        return [Note(*row) for row in self.base.execute(rows, values)]
+
+    @property
+    def sections(self) -> list[Note]:
+        return self._notes(NOTE_COLUMNS)
+
+    @functools.cached_property
+    def outline(self) -> list[Note]:
+        return self._notes(NOTE_COLUMNS.replace("text", "''"))
+
+    def of_file(self, name: str) -> list[Note]:
+        return self._notes(NOTE_COLUMNS, "WHERE name = ?", name)
 
     def terms(self, start: str, part: str = "") -> list[str]:
         query = "SELECT term FROM counts WHERE term BETWEEN ? AND ? AND instr(term, ?)"
         return [term for term, in self.base.execute(query, (start, start + "\U0010ffff", part))]
 
-    def _notes(self, condition: str, *values: object, columns: str = NOTE_COLUMNS) -> list[Note]:
-        query = f"SELECT {columns} FROM sections AS s WHERE {condition} ORDER BY s.name, s.id"
-        return [Note(*row) for row in self.base.execute(query, values)]
-
-    @property
-    def sections(self) -> list[Note]:
-        return self._notes("1")
-
-    @property
-    def outline(self) -> list[Note]:
-        return self._notes("1", columns=NOTE_COLUMNS.replace("s.text", "''"))
-
-    @property
-    def notices(self) -> list[str]:
-        rows = self.base.execute("SELECT notice FROM files WHERE notice <> '' ORDER BY name")
-        return [*self._skipped, *(notice for notice, in rows)]
-
-    def called(self, section: str, address: str) -> list[Note]:
-        section = section.encode("utf-8", "replace").decode()  # half a character is in no database
-        return self._notes("s.section = ?", section) or self._notes(
-            "instr(s.addresses, ?)", f" {address} "
-        )
-
-    def like(self, day: str, number: str, words: str) -> list[Note]:
-        condition = "? IN ('', s.number) AND instr(s.titled, ?) AND instr(s.addresses, ?) = 1"
-        return self._notes(condition, number, words, f" {day}")
-
-    def after(self, note: Note) -> list[Note]:
-        return self._notes("s.name = ? AND s.line > ?", note.name, note.line)
-
-    def best(self, words: Iterable[str], top_k: int) -> list[tuple[Note, float]]:
-        totals = "SELECT SUM(last - first), SUM(length) FROM files"
-        sections, length = self.base.execute(totals).fetchone()
-        telling = {
-            word: weight * inverse_frequency(sections, self.count(word))
-            for word, weight in _asked(words).items() if self.count(word)
-        }
-        rare = [word for word in telling if self.count(word) <= max(COMMON, sections // 10)]
-
-        def scored(row: tuple) -> tuple[Note, float]:
-            scale, fields = row[0], [text.split() for text in row[1:3]]
-            score, size = 0.0, scale * sum(map(operator.mul, FIELD_WEIGHTS, map(len, fields)))
-            damping = K1 * (1 - B + B * size * sections / length)
-            for word, tells in telling.items():
-                counts = (words.count(word) for words in fields)
-                n = scale * sum(map(operator.mul, FIELD_WEIGHTS, counts))
-                score += tells * n * (K1 + 1) / (n + damping)
-            return Note(*row[3:]), score
-
-        if not telling:
-            return []
-        match = " OR ".join(f'"{word}"' for word in rare or telling)  # quoted: none is an operator
-        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k)))
-        hits = sorted(map(scored, found), key=lambda hit: (-hit[1], hit[0].name, hit[0].line))
-        return hits[:top_k]
+    def best(self, asked: Mapping[str, float], top_k: int) -> list[tuple[Note, float]]:
+        rare = [word for word in asked if 0 < self.count(word) <= max(COMMON, self.size // 10)]
+        match = " OR ".join(f'"{word}"' for word in rare or asked)  # quoted: none is an operator
+        found = self.base.execute(PROPOSED, (match, max(CANDIDATES, 2 * top_k))) if asked else ()
+        hits = []
+        for heading, text, size, *rest in found:
+            note = Note(*rest)
+            told = ([w for w in field.split() if w in asked] for field in (heading, text))
+            half = damping(size, self._mean)
+            hits.append((note, sum(
+                asked[word] * inverse_frequency(self.size, self.count(word))
+                * n * (K1 + 1) / (n + half)
+                for word, n in _weighed(note, told).items()
+            )))
+        return sorted(hits, key=lambda hit: -hit[1])[:top_k]
 
 
 class LargeNotesIndex(NotesIndex):
@@ -3615,93 +3589,46 @@ class LargeNotesIndex(NotesIndex):
     """
 
     def __init__(
-        self, folder: str, cache: str, *, large: int = LARGE_FOLDER,
-        progress: Callable[[int, int], None] | None = None, **options: Any,
+        self, folder: str, cache: str, *, large: float = LARGE_FOLDER,
+        progress: Callable[[int, int], None] = lambda done, total: None, **options: Any,
     ):
         super().__init__(folder, **options)
         self.cache, self.large, self.progress = cache, large, progress
-        self._store: NotesInStore | None = None
 
-    def close(self) -> None:
-        """Let go of the index file; the next search opens it again."""
-        if self._store is not None:
-            self._store.base.close()
-            self._store = None
-
-    def __del__(self):
-        with contextlib.suppress(AttributeError):  # it was never quite made
-            self.close()
-
-    @functools.cached_property
+    @property
     def path(self) -> str:
+        """The index file of this folder."""
         from hashlib import sha256
 
         mark = sha256(os.fsencode(os.path.realpath(self.folder))).hexdigest()[:16]
         return os.path.join(self.cache, f"notes-{mark}-v{STORE_VERSION}.sqlite")
 
-    @functools.cached_property
-    def _listed(self) -> dict[str, tuple[str, tuple[int, int]]]:
-        """Name → path and (time, size) of each file; {} when notes are held in memory."""
-        listed = {}
-        for name, path in _markdown_files(self.folder, self._skipped):
-            with contextlib.suppress(OSError):  # vanished since
-                status = os.stat(path)
-                listed[name] = path, (status.st_mtime_ns, status.st_size)
-        if sum(stamp[1] for _, stamp in listed.values()) >= self.large:
-            return listed
-        self._skipped.clear()  # whoever reads the notes will find it again
-        return {}
+    def _read(self, files, notices):
+        if sum(size for _, (_, size) in files.values()) < self.large:
+            excuse = [NO_STORE] if self.large == math.inf else []
+            return super()._read(files, notices + excuse)
+        os.makedirs(self.cache, mode=0o700, exist_ok=True)  # notes may be private
+        return NotesInStore(self.path, files, notices, self.progress)
 
     def _ask(self, work):
         with self._lock:
-            if self._listed:
+            for _ in range(2):
                 try:
-                    return self._with_store(work)
-                except (ImportError, OSError):
-                    self._listed = {}
-                    self._skipped[:] = [NO_STORE]
-        return super()._ask(work)
+                    return super()._ask(work)
+                except ToolError:
+                    raise
+                except Exception as error:  # no SQLite or FTS5, no right to write, a damaged file
+                    if "locked" in str(error):
+                        raise ToolError(NOT_YET) from error
+                self._remove()
+            self.large = math.inf
+            return super()._ask(work)
 
-    def _with_store(self, work: Callable) -> Any:
-        """work(store), on a new one if the file is damaged. Raises OSError if there can be none."""
-        import sqlite3
-
-        for _ in range(2):
-            try:
-                if self._store is None:
-                    self._store = self._opened()
-                return work(self._store)
-            except sqlite3.OperationalError as error:  # no FTS5, no right to write, locked for ever
-                raise OSError(str(error)) from error
-            except sqlite3.DatabaseError:
-                if self._store:
-                    self._store.base.close()
-                    self._store = None
-                for end in ("", "-wal", "-shm"):
-                    with contextlib.suppress(OSError):
-                        os.remove(self.path + end)
-        raise OSError("damaged again")
-
-    def _opened(self) -> NotesInStore:
-        """The store, made where it is new, and brought up to date."""
-        import sqlite3
-
-        os.makedirs(self.cache, mode=0o700, exist_ok=True)  # notes may be private
-        base = sqlite3.connect(
-            self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
-        )
-        try:
-            base.executescript(STORE_TABLES)
-            skipped = [*self._skipped]
-            _update_store(base, self._listed, skipped, self.progress)
-            store = NotesInStore(base, skipped)
-            self._tell(store.notices)
-            if not base.execute("SELECT 1 FROM sections").fetchone():
-                raise ToolError(NOTHING_TO_READ)
-        except BaseException:
-            base.close()
-            raise
-        return store
+    def _remove(self) -> None:
+        self._notes, self._files, self._looked = None, None, -math.inf
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                os.remove(self.path + end)
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3812,7 +3739,7 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
             section: 章节编号或标题，例如 "Week 1 Day 4 §1.4"、"week1-day4" 或 "KV Cache"。
         """
         note = index.find(section)
-        return f"{note.section} {note.title}\n\n{note.text}"
+        return f"{note.full_name}\n\n{note.text}"
 
     read_note.tool = {"characters": NOTE_CHARACTERS}
     return search_notes, read_note
@@ -3850,7 +3777,6 @@ def built_in_tools(index: NotesIndex | None = None) -> ToolRegistry:
 NAME_WEIGHT = 3.0  # a name is the shortest description; all other text counts 1
 PAIR_WEIGHT = 0.6  # of two words that stand close together, in the tool as in the request
 HAN_WEIGHT = 0.35  # of a single Chinese character; pairs of them are words already (§6)
-HAN_CHARACTER = "[\u4e00-\u9fff]"  # the common ones; all of HAN takes 3 ms to compile
 SATURATION, LENGTH_SHARE = 1.5, 0.6  # k1 and b of BM25
 MAX_REQUEST = 4_000  # characters; of a longer one the end counts, where the question stands
 # A request of several sentences has several needs. What a tool already chosen answers counts less
@@ -3868,15 +3794,18 @@ def _root(word: str) -> str:
 
 
 def _pairs(roots: list[str]) -> list[str]:
-    """Each word with the next and the next but one; stop words between them are gone already."""
-    return [f"{a} {b}" for step in (1, 2) for a, b in zip(roots, roots[step:])]
+    """Each word with the next and the next but one, where both are known ("" is not)."""
+    return [f"{a} {b}" for step in (1, 2) for a, b in zip(roots, roots[step:]) if a and b]
+
+
+def _characters(text: str) -> list[str]:
+    return [char for char in text if "\u4e00" <= char <= "\u9fff"]  # the common Chinese ones
 
 
 def _parameter_text(schema: object) -> str:
     """Names, descriptions and accepted values of all parameters, at any depth, in any dialect."""
     texts, nodes = [], [schema]
-    while nodes:
-        node = nodes.pop()
+    for node in nodes:  # which grows meanwhile
         if isinstance(node, Mapping):
             for key, kind in (("properties", Mapping), ("enum", list)):
                 texts += node[key] if isinstance(node.get(key), kind) else ()
@@ -3899,7 +3828,7 @@ def _tool_words(tool: Mapping) -> dict[str, float]:
         (name, NAME_WEIGHT),
         (about + inputs, 1.0),
         (_pairs(name) + _pairs(about), PAIR_WEIGHT),
-        (re.findall(HAN_CHARACTER, " ".join(map(str, texts))), HAN_WEIGHT),
+        (_characters(" ".join(map(str, texts))), HAN_WEIGHT),
     )
 
 
@@ -3929,15 +3858,14 @@ class ToolRouter:
             for tool in self.tools
         ]
         self._names = [schema["name"] for schema in schemas]
-        self._documents = [_tool_words(schema) for schema in schemas]
-        self._ranking = BM25(self._documents, k1=SATURATION, b=LENGTH_SHARE)
+        self._ranking = BM25(map(_tool_words, schemas), k1=SATURATION, b=LENGTH_SHARE)
 
-    def _ranked(self, terms: list[str], k: int) -> Iterator[tuple[int, float]]:
+    def _spread(self, terms: Iterable[str], k: int) -> Iterator[tuple[int, float]]:
         """(position, score) of the k best; a word that one has counts less for the next."""
         postings, size = self._ranking.postings, self._ranking.size
-        weights = {term: inverse_frequency(size, len(postings[term])) for term in terms}
+        idf = {term: inverse_frequency(size, len(postings[term])) for term in terms}
         gains = {
-            place: {t: n * postings[t][place] for t, n in weights.items() if place in postings[t]}
+            place: {t: idf[t] * postings[t][place] for t in terms if place in postings[t]}
             for place, _ in self._ranking.search(terms, 4 * k)
         }
         for _ in range(min(k, len(gains))):
@@ -3952,26 +3880,25 @@ class ToolRouter:
 
         Those named in `keep` follow beyond k. When there are no more than k tools, all are given.
         """
+        postings = self._ranking.postings
         text = re.sub(f"{CAMEL_CASE}|{QUESTION}", " ", query[-MAX_REQUEST:])
-        roots = [_root(word) for word in query_words(text)]
-        terms = dict.fromkeys([*roots, *_pairs(roots), *re.findall(HAN_CHARACTER, text)])
-        terms = [term for term in terms if term in self._ranking.postings]  # few: the rest is quick
-        written = {_root(stem(word)): word for word in re.findall("[a-z]+", text.lower())}
-        spoken = {root: written.get(root, root) for root in roots if root in self._ranking.postings}
-
-        def evidence(position: int) -> tuple[str, ...]:
-            own = self._documents[position]
-            return tuple(dict.fromkeys(word for root, word in spoken.items() if root in own))
+        words = without_lone([word for word in tokenize(text) if word not in STOP_WORDS])
+        roots = [_root(stem(word)) for word in words]
+        spoken = {root: word for root, word in zip(roots, words) if root in postings}
+        roots = [root if root in spoken else "" for root in roots]
+        terms = [*roots, *_pairs(roots), *_characters(text)]
+        terms = [term for term in dict.fromkeys(terms) if term in postings]
 
         several = len(re.findall(SENTENCE_END, text)) >= MANY_SENTENCES
-        ranked = (self._ranked if several else self._ranking.search)(terms, max(k, 0))
-        scores = {p: score for p, score in ranked if evidence(p)}  # lone characters are no match
+        ranked = (self._spread if several else self._ranking.search)(terms, max(k, 0))
         kept = set(self._names if len(self.tools) <= k else keep)
-        more = [p for p, name in enumerate(self._names) if name in kept] if kept else []
-        return [
-            Routed(self._names[p], scores.get(p, 0.0), evidence(p), self.tools[p])
-            for p in dict.fromkeys([*scores, *more])
-        ]
+        more = [(p, 0.0) for p, name in enumerate(self._names) if name in kept] if kept else []
+        picked: dict[int, Routed] = {}
+        for place, score in itertools.chain(ranked, more):
+            own = tuple(word for root, word in spoken.items() if place in postings[root])
+            if place not in picked and (own or not score):  # lone characters are no match
+                picked[place] = Routed(self._names[place], score, own, self.tools[place])
+        return list(picked.values())
 
     def subset(self, query: str, k: int = 5, keep: Iterable[str] = ()) -> ToolRegistry:
         """What to offer a model: the k best and those to keep, in the order of the registry.
@@ -3990,15 +3917,13 @@ class ToolRouter:
         return ToolRegistry(chosen, coerce=self._coerce)
 
 
-def with_tool_search(
-    router: ToolRouter, query: str, *, k: int = 5, keep: Iterable[str] = (),
-) -> ToolRegistry:
+def with_tool_search(router: ToolRouter, query: str, *, k: int = 5) -> ToolRegistry:
     """The tools picked, and one more by which the model itself adds what was missed: search_tools.
 
     The remedy for words that do not match: a model knows synonyms and languages. What it finds is
     added at the end, so the part of the prompt that servers cache stays as it was.
     """
-    registry = router.registry(routed.name for routed in router.pick(query, k, keep))
+    registry = router.registry(routed.name for routed in router.pick(query, k))
 
     def search_tools(words: str) -> list[str]:
         """查找没有列出的工具，返回找到的名字，下一轮就能调用；没有找到时返回空列表。
@@ -4032,86 +3957,63 @@ def tools_called(messages: Iterable[Mapping]) -> list[str]:
 # confuse. The four of §7 are real; the others are entries to route among, and say so when called.
 # Descriptions are Chinese with the English terms that people use in their requests.
 
-# family → (name, description, "parameter text; parameter? kind text; …"); ? is optional, the kind
-# is string unless given: integer, number, or the accepted values a/b/c
-CATALOGUE = {
-    "搜索 search": (
-        "search_notes",
-        ("web_search", "用搜索引擎查公开网页 web，返回标题和网址",
-         "query 关键词; count? integer 条数"),
-        ("search_papers", "查学术论文 paper（arXiv），返回题目和链接",
-         "query 关键词; year? integer 最早年份"),
-        ("search_news", "查最近的新闻 news，返回标题和时间",
-         "query 关键词; days? integer 最近几天"),
-    ),
-    "文件 files": (
-        ("list_files", "列出文件夹 folder 里的文件名和大小", "path 文件夹路径"),
-        ("read_file", "读取一个文本文件 file 的内容", "path 文件路径; lines? integer 最多行数"),
-        ("write_file", "把文本保存到文件 file，原有内容会被覆盖", "path 文件路径; text 内容"),
-        ("search_files", "在文件夹里按内容查文件 grep，返回所在的行",
-         "pattern 要找的文字; path 文件夹路径"),
-    ),
-    "邮件 mail": (
-        ("send_email", "发送一封邮件 email，发出后不能撤回",
-         "to 收件人地址; subject 主题; body 正文"),
-        ("search_email", "在邮箱里查邮件 email，返回主题和编号", "query 关键词、发件人或日期"),
-        ("read_email", "读取一封邮件 email 的正文和附件名", "id 邮件编号"),
-        ("draft_reply", "起草对一封邮件的回复 reply，只存草稿，不发送",
-         "id 邮件编号; tone? formal/casual 语气"),
-    ),
-    "日历 calendar": (
-        ("list_events", "查看某天的日程和会议 calendar", "date 日期 YYYY-MM-DD"),
-        ("create_event", "新建日程，或约一个会议 meeting",
-         "title 标题; start 开始时间; minutes? integer 分钟数"),
-        ("find_free_time", "找几个人都有空的时间 free time",
-         "people 各人的邮箱; date 日期 YYYY-MM-DD"),
-        ("set_reminder", "设置到点提醒 reminder 或闹钟 alarm", "text 提醒内容; time 时间 HH:MM"),
-    ),
-    "代码 code": (
-        ("run_python", "在沙箱里运行一段 Python 代码，返回输出", "code 源代码"),
-        ("run_tests", "运行项目的单元测试 pytest，返回失败的用例", "path 测试目录"),
-        ("search_code", "在代码仓库 repo 里查函数或变量的定义",
-         "query 名字或正则; language? 编程语言"),
-        ("gpu_status", "查看本机 GPU 的显存占用和温度 nvidia-smi", "index? integer 第几块卡"),
-    ),
-    "数据 data": (
-        "calculator",
-        ("query_sql", "对数据库 database 执行只读 SQL，返回表格", "sql 查询语句"),
-        ("plot_chart", "把数据画成图 chart", "data CSV 数据; kind? line/bar/scatter 种类"),
-        ("describe_table", "统计 CSV 每一列的均值 mean、标准差和缺失", "path CSV 文件路径"),
-    ),
-    "天气与出行 weather and travel": (
-        ("get_weather", "查城市现在的天气 weather：气温、湿度、风力", "city 城市"),
-        ("get_forecast", "查未来几天的天气预报 forecast：是否下雨、最高气温",
-         "city 城市; days? integer 天数"),
-        ("search_flights", "查两地之间的航班 flight 和机票价格",
-         "origin 出发城市; target 到达城市; date 日期"),
-        ("search_trains", "查高铁、火车 train 的车次和余票",
-         "origin 出发站; target 到达站; date 日期"),
-    ),
-    "财务 money": (
-        ("convert_currency", "按当天汇率换算货币 currency，如美元换人民币",
-         "amount number 金额; source 原货币; target 目标货币"),
-        ("get_stock_price", "查股票 stock 的最新价格和涨跌幅", "symbol 股票代码"),
-        ("add_expense", "记一笔支出 expense 到账本", "amount number 金额; category 类别，如交通"),
-        ("loan_payment", "计算贷款 loan 的每月还款额和总利息",
-         "principal number 本金; rate number 年利率 %; months integer 月数"),
-    ),
-    "文档 documents": (
-        "read_note",
-        ("translate_text", "把文字翻译 translate 成另一种语言",
-         "text 原文; target zh/en/ja/fr 目标语言"),
-        ("summarize_text", "把长文章缩写成摘要 summary", "text 原文; words? integer 摘要字数"),
-        ("read_pdf", "提取 PDF 文档的文字", "path PDF 路径; pages? 页码，如 1-3"),
-    ),
-    "课程 course": (
-        "kv_cache_gib",
-        ("weights_gib", "计算模型参数 weights 占多少显存", "params number 参数量"),
-        ("training_gib", "计算训练时梯度和优化器占多少显存", "params number 参数量"),
-        ("training_flops", "计算训练大模型要多少算力 FLOPs（6ND）",
-         "params number 参数量; tokens number token 数"),
-    ),
-}
+# name(parameter text; parameter? kind text; …) description: ? is optional, the kind is string
+# unless given: integer, number, or the accepted values a/b/c. A name alone is a tool of §7.
+CATALOGUE = """
+搜索 search
+    search_notes
+    web_search(query 关键词; count? integer 条数) 用搜索引擎查公开网页 web，返回标题和网址
+    search_papers(query 关键词; year? integer 最早年份) 查学术论文 paper（arXiv），返回题目和链接
+    search_news(query 关键词; days? integer 最近几天) 查最近的新闻 news，返回标题和时间
+文件 files
+    list_files(path 文件夹路径) 列出文件夹 folder 里的文件名和大小
+    read_file(path 文件路径; lines? integer 最多行数) 读取一个文本文件 file 的内容
+    write_file(path 文件路径; text 内容) 把文本保存到文件 file，原有内容会被覆盖
+    search_files(pattern 要找的文字; path 文件夹路径) 在文件夹里按内容查文件 grep，返回所在的行
+邮件 mail
+    send_email(to 收件人地址; subject 主题; body 正文) 发送一封邮件 email，发出后不能撤回
+    search_email(query 关键词、发件人或日期) 在邮箱里查邮件 email，返回主题和编号
+    read_email(id 邮件编号) 读取一封邮件 email 的正文和附件名
+    draft_reply(id 邮件编号; tone? formal/casual 语气) 起草对一封邮件的回复 reply，只存草稿，不发送
+日历 calendar
+    list_events(date 日期 YYYY-MM-DD) 查看某天的日程和会议 calendar
+    create_event(title 标题; start 开始时间; minutes? integer 分钟数) 新建日程，或约一个会议 meeting
+    find_free_time(people 各人的邮箱; date 日期 YYYY-MM-DD) 找几个人都有空的时间 free time
+    set_reminder(text 提醒内容; time 时间 HH:MM) 设置到点提醒 reminder 或闹钟 alarm
+代码 code
+    run_python(code 源代码) 在沙箱里运行一段 Python 代码，返回输出
+    run_tests(path 测试目录) 运行项目的单元测试 pytest，返回失败的用例
+    search_code(query 名字或正则; language? 编程语言) 在代码仓库 repo 里查函数或变量的定义
+    gpu_status(index? integer 第几块卡) 查看本机 GPU 的显存占用和温度 nvidia-smi
+数据 data
+    calculator
+    query_sql(sql 查询语句) 对数据库 database 执行只读 SQL，返回表格
+    plot_chart(data CSV 数据; kind? line/bar/scatter 种类) 把数据画成图 chart
+    describe_table(path CSV 文件路径) 统计 CSV 每一列的均值 mean、标准差和缺失
+天气与出行 weather and travel
+    get_weather(city 城市) 查城市现在的天气 weather：气温、湿度、风力
+    get_forecast(city 城市; days? integer 天数) 查未来几天的天气预报 forecast：是否下雨、最高气温
+    search_flights(origin 出发城市; target 到达城市; date 日期) 查两地之间的航班 flight 和机票价格
+    search_trains(origin 出发站; target 到达站; date 日期) 查高铁、火车 train 的车次和余票
+财务 money
+    convert_currency(amount number 金额; source 原货币; target 目标货币)
+        按当天汇率换算货币 currency，如美元换人民币
+    get_stock_price(symbol 股票代码) 查股票 stock 的最新价格和涨跌幅
+    add_expense(amount number 金额; category 类别，如交通) 记一笔支出 expense 到账本
+    loan_payment(principal number 本金; rate number 年利率 %; months integer 月数)
+        计算贷款 loan 的每月还款额和总利息
+文档 documents
+    read_note
+    translate_text(text 原文; target zh/en/ja/fr 目标语言) 把文字翻译 translate 成另一种语言
+    summarize_text(text 原文; words? integer 摘要字数) 把长文章缩写成摘要 summary
+    read_pdf(path PDF 路径; pages? 页码，如 1-3) 提取 PDF 文档的文字
+课程 course
+    kv_cache_gib
+    weights_gib(params number 参数量) 计算模型参数 weights 占多少显存
+    training_gib(params number 参数量) 计算训练时梯度和优化器占多少显存
+    training_flops(params number 参数量; tokens number token 数)
+        计算训练大模型要多少算力 FLOPs（6ND）
+"""
 
 
 def _row_parameters(text: str) -> dict:
@@ -4121,13 +4023,12 @@ def _row_parameters(text: str) -> dict:
     {'n': {'type': 'integer', 'description': '条数'}}
     """
     properties, required = {}, []
-    for name, *words in (part.split() for part in text.split("; ")):
-        kind = words.pop(0) if re.fullmatch(r"integer|number|\w+(/\w+)+", words[0]) else "string"
+    row = r"(\w+)(\??) (?:(integer|number|\w+(?:/\w+)+) )?([^;]+)"
+    for name, optional, kind, about in re.findall(row, text):
         choices = {"enum": kind.split("/")} if "/" in kind else {}
-        properties[name.rstrip("?")] = {
-            "type": "string" if choices else kind, **choices, "description": " ".join(words),
-        }
-        required += [] if name.endswith("?") else [name]
+        kind = "string" if choices else kind or "string"
+        properties[name] = {"type": kind, **choices, "description": about}
+        required += [] if optional else [name]
     return {"type": "object", "properties": properties, "required": required}
 
 
@@ -4138,12 +4039,13 @@ def _catalogue_entry(args: dict) -> object:
 def catalogue_tools(real: ToolRegistry | None = None) -> ToolRegistry:
     """The 40 tools of CATALOGUE, those of §7 from `real`; what else `real` has follows them."""
     real = built_in_tools() if real is None else real
-    rows = [row for family in CATALOGUE.values() for row in family]
-    tools = [
-        real[row] if isinstance(row, str)
-        else Tool(row[0], row[1], _row_parameters(row[2]), _catalogue_entry) for row in rows
-    ]
-    return ToolRegistry([*tools, *(tool for tool in real if tool.name not in rows)])
+    tools = ToolRegistry()
+    for name, parameters, about in re.findall(r"^    (\w+)(?:\((.*)\)\s+(.*))?$", CATALOGUE, re.M):
+        tools.add(
+            Tool(name, about, _row_parameters(parameters), _catalogue_entry) if about
+            else real[name]
+        )
+    return ToolRegistry([*tools, *(tool for tool in real if tool.name not in tools)])
 
 
 # ─────────────────────────────────────────────────────────────────────────────────────────────────

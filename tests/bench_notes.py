@@ -33,7 +33,7 @@ def child(folder, cache, count):
     print(
         f"first answer {first[0] * 1000:8.0f} ms wall {first[1]:6.2f} s CPU   "
         f"query p50 {times[len(times) // 2]:6.2f} p95 {times[len(times) * 95 // 100]:6.2f} ms   "
-        f"memory added {added:5.0f} MB   in memory: {index._store is None}"
+        f"memory added {added:5.0f} MB   in memory: {not isinstance(index._notes, w.NotesInStore)}"
     )
 
 

@@ -14,7 +14,14 @@ from contextlib import closing
 import pytest
 
 import w4d3_tools_mcp as product
-from w4d3_tools_mcp import NOTES_FOLDER, LargeNotesIndex, NotesIndex, ToolError, notes_cache
+from w4d3_tools_mcp import (
+    NOTES_FOLDER,
+    LargeNotesIndex,
+    NotesIndex,
+    NotesInStore,
+    ToolError,
+    notes_cache,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 QUERIES = json.loads((HERE / "data" / "notes_queries.json").read_text("utf-8"))
@@ -51,7 +58,7 @@ def stored(folder, cache, **options):
 
 
 def is_stored(index):
-    return index._store is not None
+    return isinstance(index._notes, NotesInStore)
 
 
 def days_of(index):
@@ -282,7 +289,7 @@ def test_an_index_stopped_half_way_leaves_nothing_behind(folder, tmp_path):
     interrupted = stored(folder, tmp_path / "cache", progress=stop)
     with pytest.raises(KeyboardInterrupt):
         interrupted.search("梯度")
-    interrupted.progress = None
+    interrupted.progress = print
     for large in (interrupted, stored(folder, tmp_path / "cache")):
         assert ids(large.search("梯度"))
         assert len(large.sections) == len(NotesIndex(str(folder)).sections)
@@ -331,8 +338,8 @@ def test_what_is_skipped_is_told_at_every_start_once(folder, tmp_path):
 def test_a_file_that_could_not_be_read_is_tried_again_at_the_next_start(folder, tmp_path):
     real = product._read_file
 
-    def closed(name, path, notices):
-        return real(name, str(tmp_path / "none") if name == "a" else path, notices)
+    def closed(name, path):
+        return real(name, str(tmp_path / "none") if name == "a" else path)
 
     product._read_file = closed
     try:
@@ -468,7 +475,7 @@ def test_a_missing_folder_is_named_as_such(tmp_path):
 def test_a_damaged_file_is_made_anew(folder, tmp_path, damage):
     first = stored(folder, tmp_path / "cache")
     expected = ids(first.search("梯度 检索"))
-    first._store.base.close()
+    first._notes.base.close()
     path = pathlib.Path(first.path)
     path.write_bytes(damage(path.read_bytes()))
     large = stored(folder, tmp_path / "cache")
@@ -563,6 +570,29 @@ def test_a_reader_goes_on_while_another_process_writes(folder, tmp_path):
     )
     assert ids(writer.search("正则化")) == ["a"]
     assert seen == [before]
+
+
+@needs_fts5
+def test_while_another_process_builds_the_index_one_is_told_so(folder, tmp_path, monkeypatch):
+    large = stored(folder, tmp_path / "cache")
+    large.search("梯度")
+    save_again(folder / "a.md", "# 新\n\n正则化\n")
+    monkeypatch.setattr(product, "PATIENCE", 0.01)
+    with closing(sqlite3.connect(large.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(ToolError, match="另一个程序正在为这些笔记建索引"):
+                late = stored(folder, tmp_path / "cache")
+                late.search("正则化")
+        other.execute("ROLLBACK")
+    assert ids(late.search("正则化")) == ["a"] and is_stored(late)
+
+
+@needs_fts5
+def test_a_query_of_a_thousand_different_characters_is_answered(folder, tmp_path):
+    large = stored(folder, tmp_path / "cache")
+    query = "".join(map(chr, range(0x4E00, 0x4E00 + 990))) + "梯度"
+    assert ids(large.search(query)) == ["a > 梯度消失与梯度爆炸"] and is_stored(large)
 
 
 @needs_fts5

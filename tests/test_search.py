@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import w4d3_tools_mcp as product
 from w4d3_tools_mcp import (
     BM25,
-    Note,
+    LargeNotesIndex,
     NotesIndex,
-    NotesInMemory,
     ToolError,
-    check_notes_folder,
     content_words,
     known_words,
     query_words,
@@ -53,6 +52,9 @@ from w4d3_tools_mcp import (
         ("ＫＶ　Ｃａｃｈｅ１．４", ["kv", "cache", "1.4"]),
         ("naïve Ärger α β", ["naïve", "ärger", "α", "β"]),
         ("ありがとう 감사", ["あり", "りが", "がと", "とう", "감사"]),
+        ("พีชคณิต", ["พ", "ชค", "คณ", "ต"]),
+        ("ⲀⲂ Ꞑ 𝐀", ["ⲁⲃ", "ꞑ", "𝐀"]),
+        ("n² x₁ Kᵀ", ["n²", "x₁", "kᵀ"]),
         ("", []),
         (" \n_—…!?", []),
     ],
@@ -456,7 +458,7 @@ def test_only_one_slip_after_two_right_letters_is_mended(word):
     def terms(start, part=""):
         return [word for word in counts if word.startswith(start) and part in word]
 
-    known = known_words([word], SimpleNamespace(count=lambda w: counts.get(w, 0), terms=terms))
+    known = known_words(word, SimpleNamespace(count=lambda w: counts.get(w, 0), terms=terms))
     assert known == [word]
 
 
@@ -464,7 +466,7 @@ def test_no_slips_are_looked_for_in_a_word_without_end():
     def terms(start, part=""):
         raise AssertionError("a thousand letters have 54,000 slips of a thousand letters each")
 
-    known = known_words(["a" * 1_000], SimpleNamespace(count=lambda word: 0, terms=terms))
+    known = known_words("a" * 1_000, SimpleNamespace(count=lambda word: 0, terms=terms))
     assert known == ["a" * 1_000]
 
 
@@ -504,11 +506,12 @@ def test_a_snippet_is_one_line_around_the_match_and_cuts_no_word(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(query=st.text(max_size=30))
-def test_any_query_is_answered(query):
-    index = NotesIndex("nowhere")
-    index._memory = NotesInMemory(
-        [Note("a", "a", "标题 title", 1, "梯度 cache 1.4 (x) [y] * + \\ β")]
-    )
+def test_any_query_is_answered(tmp_path_factory, query):
+    folder = tmp_path_factory.getbasetemp() / "any query"
+    folder.mkdir(exist_ok=True)
+    text = "# 标题 title\n\n梯度 cache 1.4 (x) [y] * + \\ β"
+    (folder / "a.md").write_text(text, encoding="utf-8")
+    index = NotesIndex(str(folder))
     if query.strip():
         for hit in index.search(query):
             assert hit.score > 0 and hit.note.name == "a"
@@ -658,12 +661,11 @@ def test_links_never_lead_outside(hostile):
     symlink(hostile / "dangling.md", hostile / "gone")
     symlink(hostile / "inside.md", hostile / "a.md")
     index = NotesIndex(str(hostile))
-    assert days_of(index) == ["a", "inside", "nul", "sub/深层/b"]
+    assert days_of(index) == ["a", "nul", "sub/深层/b"]
     assert index.search("hunter2") == []
-    assert any("leak.md" in notice and "外面" in notice for notice in index.notices)
-    assert [notice for notice in index.notices if "链接来的文件夹" in notice] == [
-        "跳过链接来的文件夹 loop",
-        "跳过链接来的文件夹 tree",
+    assert [notice for notice in index.notices if "链接" in notice] == [
+        f"跳过链接 {name}，请放真正的文件"
+        for name in ("dangling.md", "inside.md", "leak.md", "loop", "tree")
     ]
 
 
@@ -707,11 +709,9 @@ def test_a_missing_or_empty_folder_says_how_to_give_one(tmp_path):
             assert "--notes DIR" in message and str(tmp_path) not in message
 
 
-def test_a_missing_folder_can_be_found_out_before_anything_is_read(tmp_path):
-    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "nowhere"))
+def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file.md").write_text("# 甲\n\nx\n", encoding="utf-8")
-    assert "--notes DIR" in refusal(check_notes_folder, str(tmp_path / "file.md"))
-    assert check_notes_folder(str(tmp_path)) is None
+    assert "没有找到笔记文件夹" in refusal(NotesIndex(str(tmp_path / "file.md")).search, "x")
 
 
 def test_notices_are_told_once_when_the_notes_are_read(hostile):
@@ -732,14 +732,70 @@ def test_of_very_many_notices_only_a_few_are_told_one_by_one(tmp_path):
     assert len(index.notices) == 40 and len(told) == 6 and "35" in told[-1]
 
 
-def test_nothing_is_read_before_the_first_question_and_then_only_once(tmp_path):
+def test_nothing_is_read_before_the_first_question(tmp_path):
     index = NotesIndex(str(tmp_path / "later"))
     (tmp_path / "later").mkdir()
-    file = tmp_path / "later" / "a.md"
-    file.write_text("# 甲\n\n内容\n", encoding="utf-8")
+    (tmp_path / "later" / "a.md").write_text("# 甲\n\n内容\n", encoding="utf-8")
     assert index.search("内容")
-    file.unlink()
-    assert index.search("内容") and index.find("甲")
+
+
+@pytest.mark.parametrize("large", [None, 10**9, 0])
+def test_changes_are_seen_by_the_next_question_after_a_while(tmp_path, monkeypatch, large):
+    folder, file = tmp_path / "notes", tmp_path / "notes" / "a.md"
+    folder.mkdir()
+    file.write_text("# 甲\n\n内容\n", encoding="utf-8")
+    options = {"cache": str(tmp_path / "cache"), "large": large}
+    kind, options = (NotesIndex, {}) if large is None else (LargeNotesIndex, options)
+    index = kind(str(folder), **options)
+    monkeypatch.setattr(product, "LOOK_AGAIN", 1e9)
+    assert index.search("内容")
+    first = index.find("甲")
+    file.write_text("# 甲\n\n改过的正文\n", encoding="utf-8")
+    assert index.search("内容") and index.find("甲") == first
+    monkeypatch.setattr(product, "LOOK_AGAIN", -1.0)
+    assert not index.search("内容") and index.search("正文") and "正文" in index.find("甲").text
+    (folder / "b.md").write_text("# 乙\n\n另一篇\n", encoding="utf-8")
+    assert index.search("另一篇")[0].note.name == "b" and index.outline[-1].name == "b"
+    (folder / "b.md").unlink()
+    assert not index.search("另一篇")
+    (folder / "a.md").rename(tmp_path / "away.md")
+    for _ in range(2):
+        assert "没有可读的" in refusal(index.search, "正文")
+    (tmp_path / "away.md").rename(folder / "a.md")
+    assert index.search("正文")
+    folder.rename(tmp_path / "gone")
+    assert "没有找到笔记文件夹" in refusal(index.search, "正文")
+    (tmp_path / "gone").rename(folder)
+    assert index.search("正文")
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "shown"),
+    [
+        ("没有标题\n", "a", "a"),
+        ("没有标题\n\n## 一节\n\nx\n", "a > 一节", "a > 一节"),
+        ("# 标题\n\nx\n", "a", "a 标题"),
+        ("# 标题\n\n## §2\n\nx\n", "a §2", "a §2"),
+        ("# 标题\n\n## §2 二\n\nx\n", "a §2", "a §2 二"),
+        ("## b\n\nx\n\n## b\n\ny\n", "a > b (2)", "a > b (2)"),
+        ("# Week 1 Day 4\n\nx\n", "Week 1 Day 4", "Week 1 Day 4"),
+    ],
+)
+def test_no_name_is_shown_twice(tmp_path, text, section, shown):
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    index = NotesIndex(str(tmp_path))
+    assert index.find(section).full_name == shown
+    (tmp_path / "zz.md").write_text("正则化\n", encoding="utf-8")
+    assert refusal(NotesIndex(str(tmp_path)).find, "正则化 §7").endswith("相近的有：zz")
+
+
+def test_a_file_that_begins_with_a_lower_heading_is_found_whole(tmp_path):
+    (tmp_path / "a.md").write_text("## 一\n\nx\n\n## 二\n\ny\n", encoding="utf-8")
+    for kind, options in (
+        (NotesIndex, {}),
+        (LargeNotesIndex, {"cache": str(tmp_path / "c"), "large": 0}),
+    ):
+        assert kind(str(tmp_path), **options).find("a").text == "## 一\n\nx\n\n## 二\n\ny"
 
 
 def test_many_threads_may_ask_first(notes):
