@@ -6658,7 +6658,7 @@ def _section(server: McpServer, name: str) -> Note | None:
 
 
 def _markdown(uri: str, note: Note) -> dict:
-    text = f"# {note.section} {note.title}\n\n{note.text}"
+    text = f"# {note.full_name}\n\n{note.text}"
     return {"uri": uri, "mimeType": "text/markdown", "text": text}
 
 
@@ -6673,7 +6673,7 @@ def _list_resources(server: McpServer, request: Request) -> dict:
 def _list_templates(server: McpServer, request: Request) -> dict:
     template = {
         "uriTemplate": NOTE_TEMPLATE, "name": "note", "mimeType": "text/markdown",
-        "title": "讲义的一天或一节",
+        "title": "笔记的一篇或一节",
         "description": "note 是文件名或章节编号，例如 week1-day4 或 Week 1 Day 4 §1.4",
     }
     return _page(request, "resourceTemplates", [template] if server.notes else [], dict)
@@ -6697,10 +6697,10 @@ def _prompts(notes: NotesIndex | None) -> ToolRegistry:
     """Texts that a person picks in the host. Each is a function as a tool is; it gives blocks."""
 
     def explain_section(section: typing.Annotated[str, "编号，如 Week 1 Day 4 §1.4"]) -> list:
-        """用具体数字讲解讲义中的一节，原文会附上"""
+        """用具体数字讲解笔记中的一节，原文会附上"""
         note = notes.find(section)
         text = (
-            f"请讲解讲义 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
+            f"请讲解笔记 {note.section}《{note.title}》，原文附后。先用两三句话说清它解决什么问题，"
             "再逐步讲，每个公式代入一个具体数字算一遍（用 calculator），最后指出一个易误解的地方。"
         )
         source = {"type": "resource", "resource": _markdown(note_uri(note.section), note)}
@@ -6715,14 +6715,14 @@ def _prompts(notes: NotesIndex | None) -> ToolRegistry:
             raise ToolError(f"count 应该是 1 到 20 的整数，收到的是 {show(count)}")
         return [_text_block(
             f"请围绕“{topic}”考我 {count} 道题。"
-            "先用 search_notes 和 read_note 找到讲义原文，只考讲义里有的内容；一次只出一道，"
+            "先用 search_notes 和 read_note 找到笔记原文，只考笔记里有的内容；一次只出一道，"
             "等我回答后再判断对错、说明理由并写出章节编号，然后出下一道；最后总结我薄弱的地方。"
         )]
 
     def find_lesson(topic: typing.Annotated[str, "知识点，例如 KV Cache"]) -> list:
-        """找出一个知识点在讲义的哪些章节"""
+        """找出一个知识点在笔记的哪些章节"""
         return [_text_block(
-            f"“{topic}”在讲义的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
+            f"“{topic}”在笔记的哪一节讲？请用 search_notes 查（没找到就换两三种说法再查），"
             "按先后列出相关章节的编号和标题，各用一句话说明讲了什么，并建议先读哪一节。"
         )]
 
