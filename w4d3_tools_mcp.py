@@ -169,12 +169,8 @@ class ToolResult(NamedTuple):
 
 
 RESULT_STATUS = {
-    "ok": "工具正常返回",
-    "unknown_tool": "没有这个工具",
-    "bad_arguments": "参数不合格",
-    "failed": "工具执行出错",
-    "timed_out": "工具超时",
-    "limited": "被限额拦下，没有执行",
+    "ok": "工具正常返回", "unknown_tool": "没有这个工具", "bad_arguments": "参数不合格",
+    "failed": "工具执行出错", "timed_out": "工具超时", "limited": "被限额拦下，没有执行",
     "cancelled": "用户中断",
 }
 
@@ -209,16 +205,15 @@ class Turn(NamedTuple):
 # and `read`, which turns the model's JSON into what the annotation promises; so the two cannot
 # drift apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is
 # one function under `@_form`. What JSON cannot express is refused when the tool is defined, with
-# the parameter's name; it never becomes a vague "object" or "string". Docstring text beats
-# `Annotated` text. A return type never breaks a schema. `inspect` and `dataclasses` are imported
-# inside the functions that need them: that saves 10 ms of start-up.
+# the parameter's name. Docstring text beats `Annotated` text. A return type never breaks a schema.
+# `inspect` and `dataclasses` are imported where they are needed: that saves 10 ms of start-up.
 # Sources: json-schema.org/draft/2020-12; PEP 484, 589, 593, 655, 695.
 
 
 # --- scalars: one table, Python type ⇄ JSON ---
 
 def _write_text(value: object) -> str:
-    text = str.__str__(value) if isinstance(value, str) else str(value)
+    text = str(value)
     text.encode()  # raises UnicodeEncodeError, a ValueError: a lone surrogate is not JSON text
     return text
 
@@ -272,8 +267,7 @@ SCALARS = {
     "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
-    "os.PathLike": Scalar(  # as in `str | os.PathLike`
-        "string", read=lambda cls, text: text if cls.__name__ == "PathLike" else cls(text)),
+    "os.PathLike": Scalar("string", read=lambda cls, text: text),  # as in `str | os.PathLike`
     "ipaddress.IPv4Address": Scalar("string", {"format": "ipv4"}),
     "ipaddress.IPv6Address": Scalar("string", {"format": "ipv6"}),
     "fractions.Fraction": Scalar("string"),
@@ -307,13 +301,6 @@ def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
             return row.write(value)
         except ValueError:
             return other(value)
-
-    def each(values):
-        for _, item in zip(left, values):
-            yield _plain(item, other, left)
-        if next(left, None) is None:
-            yield other(f"……（太长，只保留前 {_MOST_ITEMS} 项）")
-
     if hasattr(cls, "__dataclass_fields__"):
         import dataclasses
         names = [field.name for field in dataclasses.fields(value)]
@@ -321,16 +308,22 @@ def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
     for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
         if callable(getattr(cls, method, None)):
             return _plain(getattr(value, method)(), other, left)
+
+    def each(items):
+        for _, item in zip(left, items):
+            yield _plain(item, other, left)
+        if next(left, None) is None:
+            yield other(f"……（太长，只保留前 {_MOST_ITEMS} 项）")
+
     if isinstance(value, Mapping):
         pairs = list(zip(each(value), each(value.values())))
         made = {key if type(key) is str else json.dumps(key): item for key, item in pairs}
         return made if len(made) == len(pairs) else other(value)
     if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
-        return sorted(each(value), key=lambda v: (n := isinstance(v, (int, float)),
-                                                  v if n else str(v)))
-    if isinstance(value, (Sequence, collections.abc.MappingView)):
-        return list(each(value))
-    return other(value)
+        return sorted(each(value), key=lambda v: (
+            n := isinstance(v, (int, float)), v if n else str(v)))
+    sequence = isinstance(value, (Sequence, collections.abc.MappingView))
+    return list(each(value)) if sequence else other(value)
 
 
 def _refuse(value: object) -> Any:
@@ -359,8 +352,8 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
-    description: str = ""  # all running text, without the sections
-    params: Mapping[str, str] = {}  # name → text
+    description: str  # all running text, without the sections
+    params: dict[str, str]  # name → text
 
 
 # Words by what stands below or behind them; "other" never reaches the model.
@@ -379,14 +372,10 @@ _HEADING = (
 _FIELD = r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)"
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`, `name [type] - text`.
 _ENTRY = (
-    r"([-*•]\s+)?([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*)`?\s*"
+    r"(?:[-*•]\s+)?([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*)`?\s*"
     r"(?:[(（[].*?[]）)]\s*)?(?:[:：]|[-–—]{1,2}\s)\s*(.*)")
-_NUMPY_ENTRY = "()([^:：]+).*()"  # each line at the margin: `name`, `a, b : type`
+_NUMPY_ENTRY = "([^:：]+).*()"  # each line at the margin: `name`, `a, b : type`
 _regex = functools.cache(re.compile)  # at first use: most runs read no docstring
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def _begin(line: str, below: str) -> tuple[str | None, str, str]:
@@ -402,19 +391,22 @@ def _begin(line: str, below: str) -> tuple[str | None, str, str]:
     return None, "", ""  # also "输入：一段文字": running text
 
 
-def _entries(entry: str, lines: list[str]) -> dict[str, str]:
+def _entries(entry: str, lines: list[tuple[int, str]]) -> dict[str, str]:
     """Name → text; what is indented deeper belongs to the name above."""
     import inspect
-    margin = next((_indent(line) for line in lines if line), 0)
-    found, text, bulleted = {}, [], None  # what stands above the first name is dropped
-    for line in lines:
-        begun = _indent(line) <= margin and _regex(entry).fullmatch(line.strip())
-        if begun and bulleted in (None, bool(begun[1])):
-            text, bulleted = [begun[3]], bool(begun[1])
-            found |= dict.fromkeys(_regex(r"\w+").findall(begun[2]), text)
+    margin = next((depth for depth, line in lines if line), 0)
+    begins, names = _regex(entry).fullmatch, _regex(r"\w+").findall
+    found, text = {}, []  # what stands above the first name is dropped
+    for depth, line in lines:
+        if depth <= margin and (begun := begins(line.strip())):
+            text = [begun[2]]
+            found.update(dict.fromkeys(names(begun[1]), text))
         else:
             text.append(line)
-    return {name: inspect.cleandoc("\n".join(text)) for name, text in found.items()}
+    return {
+        name: inspect.cleandoc("\n".join(text)) if any(text[1:]) else text[0]
+        for name, text in found.items()
+    }
 
 
 def parse_docstring(text: str | None) -> Docstring:
@@ -431,25 +423,28 @@ def parse_docstring(text: str | None) -> Docstring:
     kind, indent, entry, held = "text", -1, "", []  # of the section that a line stands in
     sections = [(kind, entry, held)]
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""])):
-        depth, begun = _indent(line), None
+        depth, begun = len(line) - len(line.lstrip()), None
         if indent < 0 or depth <= indent:  # deeper inside a section nothing begins
             begun, pattern, rest = _begin(line, below)
             if rest and number == 0 and line[0] not in ":@":
                 begun = None  # "返回：今天的日期" as a whole docstring is its summary
-        flat = held and held[-1] and _indent(held[0]) <= indent  # and goes on right below
         if begun:
-            kind, indent, entry = begun, depth, pattern
-            held = [" " * depth + rest] if rest else []
-        elif depth > indent or flat or not (line and held) or entry is _NUMPY_ENTRY:
-            held.append(line)
+            kind, indent, entry, held = begun, depth, pattern, [(depth, rest)] if rest else []
+        elif (
+            depth > indent or not (line and held) or entry is _NUMPY_ENTRY
+            or held[-1][1] and held[0][0] <= indent  # right below a heading as far left
+        ):
+            held.append((depth, line))
             continue
         else:
-            kind, indent, entry, held = "text", -1, "", [line]
+            kind, indent, entry, held = "text", -1, "", [(depth, line)]
         sections.append((kind, entry, held))
-    running = ["\n".join(held).strip() for kind, _, held in sections if kind == "text"]
-    params = {}
+    running, params = [], {}
     for kind, entry, held in sections:
-        params |= _entries(entry, held) if kind == "params" else {}
+        if kind == "text":
+            running.append("\n".join(line for _, line in held).strip())
+        elif kind == "params":
+            params |= _entries(entry, held)
     return Docstring("\n\n".join(filter(None, running)), params)
 
 
@@ -498,26 +493,28 @@ def _one_or_list(names: Iterable[str]) -> str | list[str]:
     return names if len(names) > 1 else names[0]
 
 
-def _scalar(tp, scope):
-    if not (row := _scalar_row(tp)):
-        name = getattr(tp, "__name__", tp)
+def _scalar(origin, args, scope):
+    name = getattr(origin, "__name__", origin)
+    if not (row := _scalar_row(origin)):
         raise SchemaError(f"类型 {name} 写不成 JSON Schema，{_WRITE_INSTEAD}")
     parsed = _PARSED[row.types]
 
     def read(value):
         try:
             if type(value) in parsed:
-                return row.read(tp, value)
+                return row.read(origin, value)
             raise TypeError(value)
         except Exception as error:  # each class has its own, not just ValueError
-            raise _MisfitError(value, tp.__name__) from error
+            raise _MisfitError(value, name) from error
 
-    return Shape({"type": _one_or_list(row.types.split()), **row.extra}, read)
+    types = row.types.split() if " " in row.types else row.types
+    return Shape({"type": types, **row.extra}, read)
 
 
-# How one way of writing types becomes a shape: make(type, scope). The keys: of a class or special
-# form its `_type_key`, of any other object its class, of a kind of classes what marks them.
-_FORMS: dict[str, Callable[[Any, _Scope], Shape]] = {}
+# How one way of writing types becomes a shape: make(origin, args, scope), for tuple[int, str] with
+# tuple and (int, str). The keys: of a class or special form its `_type_key`, of any other object
+# its class, of a kind of classes what marks them.
+_FORMS: dict[str, Callable] = {}
 
 
 def _form(*keys: str) -> Callable:
@@ -525,7 +522,7 @@ def _form(*keys: str) -> Callable:
 
 
 @functools.lru_cache(maxsize=256)
-def _maker(origin: Any) -> Callable[[Any, _Scope], Shape]:
+def _maker(origin: Any) -> Callable:
     marks = [key for key in _FORMS if key[0] == "_" and hasattr(origin, key)]
     keys = [_type_key(origin), type(origin).__name__, *marks]
     return next((_FORMS[key] for key in keys if key in _FORMS), _scalar)
@@ -534,70 +531,65 @@ def _maker(origin: Any) -> Callable[[Any, _Scope], Shape]:
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
-    def __init__(self, module: dict, local: dict, defs: dict[str, Shape], names: dict[Any, str]):
-        self.module, self.local = module, local
-        self.defs, self.names = defs, names  # name → shape, type → name
+    def __init__(self, names: dict, defs: dict):
+        self.names, self.defs = names, defs  # name → what it means, type → (its name, its shape)
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, self.module, self.local)
+        return eval(text, {}, self.names)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
         tp = type(None) if tp is None else tp
         try:
-            return _maker(typing.get_origin(tp) or tp)(tp, self)
+            origin = typing.get_origin(tp)
+            return _maker(origin or tp)(origin or tp, typing.get_args(tp) if origin else (), self)
         except SchemaError:
             raise
         except NameError as error:
-            raise SchemaError(
-                f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它"
-                "（延迟求值的标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）"
-            ) from error
+            where = "请在模块顶层定义或导入它（不能在函数里，也不能只在 TYPE_CHECKING 下）"
+            raise SchemaError(f"标注里的名字 {error.name} 找不到，{where}") from error
         except Exception as error:  # evaluating an annotation runs the programmer's own code
             shown = f"{type(error).__name__}: {error}"
             raise SchemaError(f"类型标注读不懂（{shown}），{_WRITE_INSTEAD}") from error
 
-    def shared(self, key: Any, name: str, make: Callable[[], Shape]) -> Shape:
+    def shared(self, tp: Any, make: Callable) -> Shape:
         """A `$ref` to what `make` gives. It is made once, so a type may contain itself."""
-        if key not in self.names:
-            name = re.sub(r"\W", "_", name, flags=re.ASCII)
-            while name in self.names.values():
+        if tp not in self.defs:
+            name = re.sub(r"\W", "_", tp.__name__, flags=re.ASCII)
+            while name in [taken for taken, _ in self.defs.values()]:
                 name += "_"  # another class of the same name
-            self.names[key] = name
-            self.defs[name] = make()
-        name = self.names[key]
-        return Shape({"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value))
+            self.defs[tp] = name, None
+            self.defs[tp] = name, make()
+        ref = {"$ref": f"#/$defs/{self.defs[tp][0]}"}
+        return Shape(ref, lambda value: self.defs[tp][1].read(value))
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
-        defs = {name: shape.schema for name, shape in self.defs.items()}
+        defs = {name: shape.schema for name, shape in self.defs.values()}
         return {**root, "$defs": defs} if defs else root
 
 
 @_form("typing.Any", "builtins.object")
-def _anything(tp, scope):
+def _anything(origin, args, scope):
     return Shape({}, lambda value: value)
 
 
-@_form("str", "ForwardRef")
-def _forward(tp, scope):
-    return scope.shape(scope.resolve(getattr(tp, "__forward_arg__", tp)))
-
-
-@_form("TypeVar", "NewType", "InitVar", "typing.Required", "typing.NotRequired",
-       "typing.ReadOnly", "typing.Final")
-def _stand_in(tp, scope):
-    """Of the type meant: `Required[int]` means int, a TypeVar its bound or one of its choices."""
-    if choices := getattr(tp, "__constraints__", ()):
+@_form("str", "ForwardRef", "TypeVar", "NewType", "InitVar", "typing.Required",
+       "typing.NotRequired", "typing.ReadOnly", "typing.Final")
+def _stand_in(origin, args, scope):
+    """The type meant: by the text "int" and by `Required[int]` int, by a TypeVar its bound."""
+    if isinstance(text := getattr(origin, "__forward_arg__", origin), str):
+        return scope.shape(scope.resolve(text))
+    if choices := getattr(origin, "__constraints__", ()):
         return scope.shape(typing.Union[choices])
-    meant = [getattr(tp, name, None) for name in ("__supertype__", "__bound__", "type")]
-    return scope.shape(next(filter(None, [*meant, *typing.get_args(tp)]), Any))
+    meant = [getattr(origin, name, None) for name in ("__supertype__", "__bound__", "type")]
+    return scope.shape(next(filter(None, [*meant, *args]), Any))
 
 
 @_form("TypeAliasType")
-def _alias(tp, scope):
-    return scope.shared(tp, tp.__name__, lambda: scope.shape(tp.__value__))
+def _alias(origin, args, scope):
+    return scope.shared(origin, lambda: scope.shape(origin.__value__))
 
 
 # --- patterns: regular expressions in linear time ---
@@ -680,14 +672,8 @@ class Pattern:
                 break  # nothing inside, so nothing to repeat
         return then
 
-    def search(
-        self, text: str, pay: Callable[[int], None] = lambda work: None, *,
-        start: int | None = None, at: int = 0,
-    ) -> bool:
-        """Whether it matches anywhere in the text, as `re.search`; `pay` may raise to stop it.
-
-        From a step `start` on it matches only at the place `at`.
-        """
+    def search(self, text: str, pay=lambda work: None, *, start=None, at: int = 0) -> bool:
+        """Whether it matches anywhere (from a step `start` on: at `at`); `pay` may raise to end."""
         always, arrived = ([self.start], []) if start is None else ([], [start])
         for here in range(at, len(text) + 1):
             todo, seen, arrived = always + arrived, set(), []
@@ -727,9 +713,9 @@ CONSTRAINTS["integer"] = CONSTRAINTS["number"]
 
 
 @_form("typing.Annotated")
-def _annotated(tp, scope):
+def _annotated(origin, args, scope):
     """`Annotated[int, "text", Ge(1)]`: the first text, and every constraint that fits the type."""
-    bare, *notes = typing.get_args(tp)
+    bare, *notes = args
     notes += [inner for note in notes for inner in getattr(note, "metadata", None) or ()]
     schema, read = scope.shape(bare)
     keywords = [pair for word in _type_words(schema) for pair in CONSTRAINTS.get(word, {}).items()]
@@ -763,8 +749,8 @@ def _union_schema(schemas: list[dict]) -> dict:
 
 
 @_form("typing.Union", "types.UnionType")
-def _union(tp, scope):
-    shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
+def _union(origin, args, scope):
+    shapes = [scope.shape(branch) for branch in args]
 
     def read(value):
         refused = []
@@ -780,9 +766,9 @@ def _union(tp, scope):
 
 
 @_form("__members__", "typing.Literal")
-def _choice(tp, scope):
+def _choice(origin, args, scope):
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    members = typing.get_args(tp) or list(tp)
+    members = args or list(origin)
     values = [plain(member) for member in members]
 
     def read(value):
@@ -813,8 +799,7 @@ OBJECTS = {
 
 
 @_form(*ARRAYS)
-def _array(tp, scope):
-    origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
+def _array(origin, args, scope):
     build = ARRAYS[_type_key(origin)]
     fixed = origin is tuple and ... not in (args or [...])
     items = [scope.shape(arg) for arg in args or [Any] if arg is not ...]
@@ -839,29 +824,26 @@ def _array(tp, scope):
     return Shape(schema, read)
 
 
-def _key_shape(inner: Shape) -> Shape:
-    """The shape of dict keys, which are text in JSON: 8 travels as "8". Schema {} for any text."""
-    types = _type_words(inner.schema)
-    if types == ["integer"]:
-        return Shape({"pattern": "^-?[0-9]+$"}, lambda text: inner.read(json.loads(text)))
-    if types not in ([], ["string"]):
-        raise SchemaError("字典的键只能是 str、int，或值为它们的 Enum、Literal")
-    return Shape({} if inner.schema == {"type": "string"} else inner.schema, inner.read)
-
-
 @_form(*OBJECTS)
-def _object(tp, scope):
-    build, args = OBJECTS[_type_key(typing.get_origin(tp) or tp)], typing.get_args(tp)
+def _object(origin, args, scope):
+    build = OBJECTS[_type_key(origin)]
     key, item = map(scope.shape, args or (str, Any))
-    key = _key_shape(key)
+    names, read_key = key
+    if _type_words(names) == ["integer"]:  # keys are text in JSON: 8 travels as "8"
+        names, read_key = {"pattern": "^-?[0-9]+$"}, lambda text: key.read(json.loads(text))
+    elif _type_words(names) not in ([], ["string"]):
+        raise SchemaError("字典的键只能是 str、int，或值为它们的 Enum、Literal")
 
     def read(value):
         _expect(value, dict)
-        return build((key.read(k), item.read(element)) for k, element in value.items())
+        return build((read_key(name), item.read(element)) for name, element in value.items())
 
-    names = {"propertyNames": key.schema} if key.schema else {}
-    values = {"additionalProperties": item.schema} if item.schema else {}
-    return Shape({"type": "object", **values, **names}, read)
+    schema = {"type": "object"}
+    if item.schema:
+        schema["additionalProperties"] = item.schema
+    if names not in ({}, {"type": "string"}):
+        schema["propertyNames"] = names
+    return Shape(schema, read)
 
 
 # --- signatures ---
@@ -890,10 +872,6 @@ class Parameters(NamedTuple):
 
         JSON values become what the annotations promise: 4096.0 an int, "2026-11-30" a date, an
         object a dataclass. Raises ToolError, which names the parameter, where that is impossible.
-
-        >>> def repeat(text: str, times: int, /): ...
-        >>> read_parameters(repeat).bind({"times": 3.0, "text": "a"})
-        (['a', 3], {})
         """
         if unknown := values.keys() - self.shapes.keys():
             raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
@@ -969,11 +947,10 @@ def _describe(found, scope: _Scope, *, name: str, owner: str, doc: Docstring) ->
 
 # --- records: types with named fields become JSON objects ---
 
-def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
+def _record_fields(cls: type, scope: _Scope) -> list[Parameter]:
     """Keys of a TypedDict, otherwise the parameters of the constructor."""
-    cls = typing.get_origin(tp) or tp
     try:
-        hints = typing.get_type_hints(cls, localns=scope.local, include_extras=True)
+        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
     except Exception:  # then each is resolved by itself, so that an error names its field
         hints = getattr(cls, "__annotations__", {})
     if not hasattr(cls, "__required_keys__"):
@@ -998,14 +975,13 @@ def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
-def _record_shape(tp: Any, scope: _Scope) -> Shape:
+def _record_shape(cls: type, scope: _Scope) -> Shape:
     import inspect
-    cls = typing.get_origin(tp) or tp
     name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
-    module = {**scope.module, **vars(inspect.getmodule(cls) or types)}
-    inside = _Scope(module, {**scope.local, name: cls}, scope.defs, scope.names)
+    module = vars(inspect.getmodule(cls) or types)
+    inside = _Scope({**scope.names, **module, name: cls}, scope.defs)
     fields = _describe(
-        _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
+        _record_fields(cls, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value):
         _expect(value, dict)
@@ -1017,28 +993,21 @@ def _record_shape(tp: Any, scope: _Scope) -> Shape:
 
 
 @_form("__dataclass_fields__", "__required_keys__", "_field_defaults")  # the latter: NamedTuple
-def _record(tp, scope):
-    name = (typing.get_origin(tp) or tp).__name__
-    return scope.shared(tp, name, lambda: _record_shape(tp, scope))
+def _record(origin, args, scope):
+    return scope.shared(origin, lambda: _record_shape(origin, scope))
 
 
 # --- functions ---
 
 def _scope_of(fn: Any) -> _Scope:
-    """Names for a function's postponed annotations: its module, closure and type parameters."""
+    """The names for a function's postponed annotations: those of its module."""
     import inspect
-    written, owner = inspect.unwrap(fn), getattr(fn, "__self__", None)
-    while isinstance(written, functools.partial):
-        written = inspect.unwrap(written.func)
-    if not hasattr(written, "__name__"):
-        written = type(written).__call__
-    body = vars(owner if isinstance(owner, type) else type(owner))
-    names = {name: item for name, item in body.items() if isinstance(item, type)}
-    with contextlib.suppress(TypeError, ValueError):  # it has none, or a name is not bound yet
-        names.update(inspect.getclosurevars(written).nonlocals)
-    names.update((item.__name__, item) for item in getattr(written, "__type_params__", ()))
-    module = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
-    return _Scope(module, names, {}, {})
+    written = inspect.unwrap(fn)
+    if isinstance(written, functools.partial):
+        return _scope_of(written.func)
+    written = written if hasattr(written, "__name__") else type(written).__call__
+    names = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
+    return _Scope(names, {})
 
 
 def read_parameters(fn: Callable) -> Parameters:
@@ -1073,7 +1042,7 @@ def type_to_schema(tp: Any) -> dict:
     >>> type_to_schema(list[int] | None)
     {'anyOf': [{'type': 'array', 'items': {'type': 'integer'}}, {'type': 'null'}]}
     """
-    scope = _Scope({}, {}, {}, {})
+    scope = _Scope({}, {})
     return scope.schema(scope.shape(tp).schema)
 
 
@@ -1082,14 +1051,13 @@ def output_schema(fn: Callable) -> dict | None:
     import dataclasses
     import inspect
     with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
-        scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
-        tp = scope.resolve(tp) if isinstance(tp, str) else tp
-        cls = typing.get_origin(tp) or tp
+        scope, cls = _scope_of(fn), inspect.signature(fn).return_annotation
+        cls = scope.resolve(cls) if isinstance(cls, str) else cls
         keys = (
             {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls)
             else cls.__required_keys__ | cls.__optional_keys__
         )
-        schema = _record_shape(tp, scope).schema
+        schema = _record_shape(cls, scope).schema
         if keys == set(schema["properties"]):  # a field may be set by no parameter
             return scope.schema(schema)
     return None

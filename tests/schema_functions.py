@@ -677,11 +677,12 @@ def positional_only(b: int, /, a: str): ...
 def variadic(a: int, *args: int, c: int, **kwargs: str): ...
 
 
+class Mode(enum.Enum):
+    on = "on"
+
+
 class Tools:
     """A box of tools."""
-
-    class Mode(enum.Enum):
-        on = "on"
 
     def method(self, a: int, mode: Mode = Mode.on):
         """Method.

@@ -120,15 +120,6 @@ def test_local_class_is_found_when_annotations_are_eager():
     assert properties(tool)["item"] == {"$ref": "#/$defs/Local"}
 
 
-def test_postponed_local_class_is_found_through_the_closure():
-    assert properties(postponed.local_class_in_closure())["item"] == {"$ref": "#/$defs/Local"}
-
-
-def test_nested_class_of_the_owner_is_found_for_a_bound_method():
-    props = properties(postponed.Owner().method)
-    assert props["mode"]["enum"] == ["fast"] and props["box"] == {"$ref": "#/$defs/Box"}
-
-
 def test_records_that_refer_to_each_other_end_in_references():
     schema = function_to_schema(postponed.mutual)
     check(schema)
@@ -190,7 +181,8 @@ def same_mistake_twice(a: "Nowhere", b: "Nowhere", c: Machine, d: list[Machine])
     [
         (postponed.misspelt, ["misspelt", "city", "Citty"]),
         (postponed.for_type_checkers, ["for_type_checkers", "amount", "Decimal", "TYPE_CHECKING"]),
-        (postponed.local_class_unseen(), ["tool", "item", "Local"]),
+        (postponed.local_class(), ["tool", "item", "Local", "模块顶层"]),
+        (postponed.Owner().method, ["method", "参数 mode：", "Mode", "参数 box：", "模块顶层"]),
         (postponed.broken_field, ["broken_field", " b", "Broken", "Nowhere"]),
         (custom, ["custom", "engine", "Engine", "dataclass"]),
         (custom_inside, ["custom_inside", "engines", "Engine"]),
@@ -283,7 +275,8 @@ def test_type_statement_and_type_parameters(flags):
         "w": {"anyOf": [ids, {"type": "null"}], "default": None},
     }
     assert function_to_schema(names["plain_alias"])["parameters"]["$defs"] == {"Ids": ints}
-    assert properties(names["generic"]) == {"v": {"type": "integer"}, "w": ints}
+    if not flags:  # postponed, T is a name that cannot be found
+        assert properties(names["generic"]) == {"v": {"type": "integer"}, "w": ints}
     recursive = function_to_schema(names["recursive_alias"])
     check(recursive)
     validator = jsonschema.Draft202012Validator(recursive["parameters"])
