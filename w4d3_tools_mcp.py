@@ -130,15 +130,12 @@ class RpcError(Exception):
 
 
 class ToolCall(NamedTuple):
-    """One call as the model wrote it. `arguments` is untrusted: JSON text, or a parsed dict.
-
-    `extra` holds keys of the wire that we do not know but must send back (such as signatures).
-    """
+    """One call as the model wrote it."""
 
     id: str
     name: str
-    arguments: str | dict
-    extra: dict | None = None
+    arguments: str | dict  # untrusted: JSON text, or a parsed dict
+    extra: dict | None = None  # unknown keys of the wire to send back, such as signatures
 
 
 class Problem(NamedTuple):
@@ -153,13 +150,10 @@ class Problem(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What goes back to the model for one call: always text, and the value behind it if any.
-
-    `status` is "ok" or one of the words in RESULT_STATUS.
-    """
+    """What goes back to the model for one call: always text, and the value behind it if any."""
 
     text: str
-    status: str = "ok"
+    status: str = "ok"  # or another of RESULT_STATUS
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
 
@@ -536,7 +530,7 @@ class _Scope:
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, {}, self.names)
+        return eval(text, self.names)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
@@ -914,12 +908,12 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     """The shape of one parameter: its type, its text, and its default if that is JSON."""
     schema, read = scope.shape(parameter.type)
     if text:
-        schema = {**schema, "description": text}
+        schema["description"] = text
     if not parameter.required:
         try:
             value = plain(parameter.default)
             read(value)
-            schema = {**schema, "default": value}
+            schema["default"] = value
         except Exception:  # it is no JSON, or of another type; a record's constructor may refuse
             if parameter.default is None:  # `x: int = None`
                 nullable = typing.Optional[parameter.type]
