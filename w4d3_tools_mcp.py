@@ -283,9 +283,10 @@ def _scalar_row(cls: Any) -> Scalar | None:
 # --- value → JSON ---
 
 _MOST_ITEMS = 100_000  # of one value: `range(10**12)` and lists that share parts end there
+_REST = f"……（太长，只保留前 {_MOST_ITEMS} 项）"
 
 
-def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
+def _plain(value: Any, other: Callable, left: Iterator) -> Any:
     """See `plain`; each item takes one from `left`."""
     cls = type(value)
     if isinstance(value, enum.Enum):
@@ -303,28 +304,28 @@ def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
         if callable(getattr(cls, method, None)):
             return _plain(getattr(value, method)(), other, left)
 
-    def each(items):
-        for _, item in zip(left, items):
-            yield _plain(item, other, left)
-        if next(left, None) is None:
-            yield other(f"……（太长，只保留前 {_MOST_ITEMS} 项）")
-
     if isinstance(value, Mapping):
-        pairs = list(zip(each(value), each(value.values())))
-        made = {key if type(key) is str else json.dumps(key): item for key, item in pairs}
-        return made if len(made) == len(pairs) else other(value)
+        made: dict[str, Any] = {}
+        for _, (key, item) in zip(left, value.items()):
+            name = _plain(key, other, left)
+            name = name if type(name) is str else json.dumps(name)
+            if name in made:
+                return other(value)
+            made[name] = _plain(item, other, left)
+        return made if next(left, None) is not None else {**made, "…": other(_REST)}
+    if not isinstance(value, (Sequence, set, frozenset, collections.abc.MappingView)):
+        return other(value)
+    items = [_plain(item, other, left) for _, item in zip(left, value)]
     if isinstance(value, (set, frozenset)):  # sorted: the same order in every run
-        return sorted(each(value), key=lambda v: (
-            n := isinstance(v, (int, float)), v if n else str(v)))
-    sequence = isinstance(value, (Sequence, collections.abc.MappingView))
-    return list(each(value)) if sequence else other(value)
+        items.sort(key=lambda v: (n := isinstance(v, (int, float)), v if n else str(v)))
+    return items if next(left, None) is not None else [*items, other(_REST)]
 
 
 def _refuse(value: object) -> Any:
     raise ValueError(f"{type(value).__name__} 类型的值写不成 JSON")
 
 
-def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
+def plain(value: Any, *, other: Callable = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
@@ -372,7 +373,7 @@ _NUMPY_ENTRY = "([^:：]+).*()"  # each line at the margin: `name`, `a, b : type
 _regex = functools.cache(re.compile)  # at first use: most runs read no docstring
 
 
-def _begin(line: str, below: str) -> tuple[str | None, str, str]:
+def _begin(line: str, below: str) -> tuple:
     """Kind, pattern of an entry and text behind the colon, of the section that a line begins."""
     if below.lstrip().startswith("---"):
         return _HEADING_KIND.get(line.strip(" :：").lower()), _NUMPY_ENTRY, ""
@@ -460,7 +461,7 @@ class Shape(NamedTuple):
     """One type, both ways."""
 
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
-    read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
+    read: Callable  # JSON value → Python value; raises if the value does not fit
 
 
 class _MisfitError(ToolError):
@@ -921,7 +922,7 @@ def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     return Shape(schema, read)
 
 
-def _describe(found, scope: _Scope, *, name: str, owner: str, doc: Docstring) -> Parameters:
+def _describe(found, scope, *, name: str, owner: str, doc: Docstring) -> Parameters:
     shapes, faults = {}, []
     for parameter in found:
         text = doc.params.get(parameter.name, "")
