@@ -763,7 +763,7 @@ def _union(origin, args, scope):
 @_form("__members__", "typing.Literal")
 def _choice(origin, args, scope):
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    members = args or list(origin)
+    members = list(origin) if isinstance(origin, type) else args
     values = [plain(member) for member in members]
 
     def read(value):
