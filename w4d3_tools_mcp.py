@@ -85,7 +85,7 @@ import types
 import typing
 import unicodedata
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 VERSION = "1.0.0"
@@ -130,15 +130,12 @@ class RpcError(Exception):
 
 
 class ToolCall(NamedTuple):
-    """One call as the model wrote it. `arguments` is untrusted: JSON text, or a parsed dict.
-
-    `extra` holds keys of the wire that we do not know but must send back (such as signatures).
-    """
+    """One call as the model wrote it."""
 
     id: str
     name: str
-    arguments: str | dict
-    extra: dict | None = None
+    arguments: str | dict  # untrusted: JSON text, or a parsed dict
+    extra: dict | None = None  # unknown keys of the wire to send back, such as signatures
 
 
 class Problem(NamedTuple):
@@ -153,13 +150,10 @@ class Problem(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What goes back to the model for one call: always text, and the value behind it if any.
-
-    `status` is "ok" or one of the words in RESULT_STATUS.
-    """
+    """What goes back to the model for one call: always text, and the value behind it if any."""
 
     text: str
-    status: str = "ok"
+    status: str = "ok"  # or another of RESULT_STATUS
     value: object = None  # JSON value behind the text; None for errors and plain text
     repairs: tuple[str, ...] = ()  # what was mended in the arguments, one sentence each
 
@@ -169,12 +163,8 @@ class ToolResult(NamedTuple):
 
 
 RESULT_STATUS = {
-    "ok": "工具正常返回",
-    "unknown_tool": "没有这个工具",
-    "bad_arguments": "参数不合格",
-    "failed": "工具执行出错",
-    "timed_out": "工具超时",
-    "limited": "被限额拦下，没有执行",
+    "ok": "工具正常返回", "unknown_tool": "没有这个工具", "bad_arguments": "参数不合格",
+    "failed": "工具执行出错", "timed_out": "工具超时", "limited": "被限额拦下，没有执行",
     "cancelled": "用户中断",
 }
 
@@ -209,16 +199,15 @@ class Turn(NamedTuple):
 # and `read`, which turns the model's JSON into what the annotation promises; so the two cannot
 # drift apart. A new type is one row of SCALARS, ARRAYS or OBJECTS; a new way of writing types is
 # one function under `@_form`. What JSON cannot express is refused when the tool is defined, with
-# the parameter's name; it never becomes a vague "object" or "string". Docstring text beats
-# `Annotated` text. A return type never breaks a schema. `inspect` and `dataclasses` are imported
-# inside the functions that need them: that saves 10 ms of start-up.
+# the parameter's name. Docstring text beats `Annotated` text. A return type never breaks a schema.
+# `inspect` and `dataclasses` are imported where they are needed: that saves 10 ms of start-up.
 # Sources: json-schema.org/draft/2020-12; PEP 484, 589, 593, 655, 695.
 
 
 # --- scalars: one table, Python type ⇄ JSON ---
 
 def _write_text(value: object) -> str:
-    text = str.__str__(value) if isinstance(value, str) else str(value)
+    text = str(value)
     text.encode()  # raises UnicodeEncodeError, a ValueError: a lone surrogate is not JSON text
     return text
 
@@ -240,7 +229,7 @@ def _read_iso(cls: type, text: str) -> Any:
     if cls.__name__ == "datetime" and ":" not in text:
         raise ValueError("a date alone is no date-time")
     text = re.sub(r"[.,](\d+)", lambda match: "." + match[1][:6].ljust(6, "0"), text.upper())
-    return cls.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+    return cls.fromisoformat(text.replace("Z", "+00:00"))
 
 
 class Scalar(NamedTuple):
@@ -250,7 +239,6 @@ class Scalar(NamedTuple):
     extra: dict = {}  # further schema keywords
     read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
     write: Callable = _write_text  # value → JSON value, or ValueError
-    wanted: str = ""  # in an error: what the text should be
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
@@ -260,26 +248,23 @@ SCALARS = {
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
-    "builtins.complex": Scalar("string", wanted='复数，如 "1+2j"'),
-    "builtins.bytes": Scalar("string", {"contentEncoding": "base16"},
-                             lambda cls, text: cls.fromhex(text), bytes.hex,
-                             '十六进制文字（base16），如 "00ff"'),
-    "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
+    "builtins.complex": Scalar("string"),
+    "builtins.bytes": Scalar(
+        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex),
     "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
-    "datetime.datetime": Scalar("string", {"format": "date-time"}, _read_iso,
-                                lambda v: v.isoformat()),
+    "datetime.datetime": Scalar(
+        "string", {"format": "date-time"}, _read_iso, lambda v: v.isoformat()),
     "datetime.time": Scalar("string", {"format": "time"}, _read_iso),
-    "datetime.timedelta": Scalar("number", {"description": "秒"},
-                                 lambda cls, n: cls(seconds=n), lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar(
-        "number string", read=lambda cls, n: cls(str(n)), wanted='十进制数，如 "0.10"'),
+    "datetime.timedelta": Scalar(
+        "number", {"description": "秒"}, lambda cls, n: cls(seconds=n),
+        lambda v: v.total_seconds()),
+    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
-    "os.PathLike": Scalar(  # as in `str | os.PathLike`
-        "string", read=lambda cls, text: text if cls.__name__ == "PathLike" else cls(text)),
+    "os.PathLike": Scalar("string", read=lambda cls, text: text),  # as in `str | os.PathLike`
     "ipaddress.IPv4Address": Scalar("string", {"format": "ipv4"}),
     "ipaddress.IPv6Address": Scalar("string", {"format": "ipv6"}),
-    "fractions.Fraction": Scalar("string", wanted='分数，如 "1/3"'),
+    "fractions.Fraction": Scalar("string"),
 }
 
 
@@ -298,17 +283,10 @@ def _scalar_row(cls: Any) -> Scalar | None:
 # --- value → JSON ---
 
 _MOST_ITEMS = 100_000  # of one value: `range(10**12)` and lists that share parts end there
+_REST = f"……（太长，只保留前 {_MOST_ITEMS} 项）"
 
 
-class _Rest:
-    def __repr__(self) -> str:
-        return f"……（太长，只保留前 {_MOST_ITEMS} 项）"
-
-
-_REST = _Rest()  # stands for the items beyond the bound
-
-
-def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
+def _plain(value: Any, other: Callable, left: Iterator) -> Any:
     """See `plain`; each item takes one from `left`."""
     cls = type(value)
     if isinstance(value, enum.Enum):
@@ -325,14 +303,15 @@ def _plain(value: Any, other: Callable[[Any], Any], left: Iterator) -> Any:
     for method in ("_asdict", "tolist"):  # a NamedTuple; an array or number of numpy or torch
         if callable(getattr(cls, method, None)):
             return _plain(getattr(value, method)(), other, left)
+
     if isinstance(value, Mapping):
         made: dict[str, Any] = {}
-        for _, key in zip(left, value):
+        for _, (key, item) in zip(left, value.items()):
             name = _plain(key, other, left)
             name = name if type(name) is str else json.dumps(name)
             if name in made:
                 return other(value)
-            made[name] = _plain(value[key], other, left)
+            made[name] = _plain(item, other, left)
         return made if next(left, None) is not None else {**made, "…": other(_REST)}
     if not isinstance(value, (Sequence, set, frozenset, collections.abc.MappingView)):
         return other(value)
@@ -346,7 +325,7 @@ def _refuse(value: object) -> Any:
     raise ValueError(f"{type(value).__name__} 类型的值写不成 JSON")
 
 
-def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
+def plain(value: Any, *, other: Callable = _refuse) -> Any:
     """The value as strict JSON data, always a copy.
 
     Records become objects, sets sorted arrays, an Enum its value, dates ISO text, bytes hex. What
@@ -368,8 +347,8 @@ def plain(value: Any, *, other: Callable[[Any], Any] = _refuse) -> Any:
 class Docstring(NamedTuple):
     """A docstring taken apart."""
 
-    description: str = ""  # all running text, without the sections
-    params: Mapping[str, str] = {}  # name → text
+    description: str  # all running text, without the sections
+    params: dict[str, str]  # name → text
 
 
 # Words by what stands below or behind them; "other" never reaches the model.
@@ -383,90 +362,46 @@ _HEADINGS = {
 }
 _HEADING_KIND = {word: kind for kind, words in _HEADINGS.items() for word in words.split("|")}
 _FIELD_KIND = {**_HEADING_KIND, "type": "other", "key": "params", "keyword": "params"}
-_HEADING = re.compile(
-    r"[\s#*]*([^\W\d_]+(?: [a-z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)", re.I)
-_FIELD = re.compile(r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)")
+_HEADING = (
+    r"[\s#*]*([^\W\d_]+(?: [a-zA-Z]+)?)[\s*]*(?:[(（].*?[)）][\s*]*)?[:：][\s*]*(.*)")
+_FIELD = r"\s*[:@]([a-z]+)\b([^:：]*)[:：]\s*(.*)"
 # `name (type) : text`, `a, b: text`, `- name：text`, `*rest: text`, `name [type] - text`.
-_NAMES = r"([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*`?)"
-_ENTRY = re.compile(
-    rf"([-*•]\s+)?{_NAMES}\s*(?:[(（[].*?[]）)]\s*)?(?:[:：]|[-–—]{{1,2}}\s)\s*(.*)")
-_COMMA = re.compile("[,，、]")
-_NUMPY_ENTRY = re.compile(rf"(){_NAMES}\s*(?:[:：].*)?()")
+_ENTRY = (
+    r"(?:[-*•]\s+)?([`*]*[^\W\d]\w*(?:`?\s*[,，、]\s*[`*]*[^\W\d]\w*)*)`?\s*"
+    r"(?:[(（[].*?[]）)]\s*)?(?:[:：]|[-–—]{1,2}\s)\s*(.*)")
+_NUMPY_ENTRY = "([^:：]+).*()"  # each line at the margin: `name`, `a, b : type`
+_regex = functools.cache(re.compile)  # at first use: most runs read no docstring
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _dedented(lines: list[str]) -> str:
-    import inspect
-    text = "\n".join(lines).strip()
-    return inspect.cleandoc(text) if "\n" in text else text
-
-
-class _DocSection(NamedTuple):
-    kind: str  # "text", "params" or "other"
-    indent: int  # of its heading; -1 for running text, which only a heading ends
-    entry: re.Pattern  # how a parameter begins in it
-    lines: list[str]
-
-    def takes(self, line: str) -> bool:
-        """Whether a line still belongs here: by indentation, or right below without a blank."""
-        if self.indent < 0 or not self.lines or not line.strip() or _indent(line) > self.indent:
-            return True
-        flat = self.lines[0].strip() and _indent(self.lines[0]) <= self.indent
-        named = self.kind == "params" and self.entry.fullmatch(line.strip())
-        return self.entry is _NUMPY_ENTRY or bool(flat and (self.lines[-1].strip() or named))
-
-    def params(self) -> dict[str, str]:
-        """Name → text; what is indented deeper belongs to the name above."""
-        margin = next((_indent(line) for line in self.lines if line.strip()), 0)
-        found, lines, bulleted = {}, [], None  # what stands above the first name is dropped
-        for line in self.lines:
-            entry = self.entry.fullmatch(line.strip()) if _indent(line) <= margin else None
-            if entry and bulleted in (None, bool(entry[1])):
-                bulleted, lines = bool(entry[1]), [entry[3]]
-                for name in _COMMA.split(entry[2]):
-                    found[name.strip("`* ")] = lines
-            else:
-                lines.append(line)
-        return {name: _dedented(lines) for name, lines in found.items()}
-
-
-def _begin(line: str, below: str) -> _DocSection | None:
-    """The section that a line begins, with what already follows its colon; None if it does not."""
-    indent, kind, text = _indent(line), None, ""
+def _begin(line: str, below: str) -> tuple:
+    """Kind, pattern of an entry and text behind the colon, of the section that a line begins."""
     if below.lstrip().startswith("---"):
-        kind = _HEADING_KIND.get(line.strip(" :：").lower())
-        return _DocSection(kind, indent, _NUMPY_ENTRY, []) if kind else None
-    if field := _FIELD.match(line):
-        kind, names, text = _FIELD_KIND.get(field[1]), field[2].split(), field[3]
-        if kind == "params" and names:
-            text = f"{names[-1]}: {text}"  # the name stands last, behind its type
-    elif heading := _HEADING.match(line):
+        return _HEADING_KIND.get(line.strip(" :：").lower()), _NUMPY_ENTRY, ""
+    if field := _regex(_FIELD).match(line):  # a parameter's name stands last, behind its type
+        return _FIELD_KIND.get(field[1]), _ENTRY, ": ".join([*field[2].split()[-1:], field[3]])
+    if heading := _regex(_HEADING).match(line):
         kind, text = _HEADING_KIND.get(heading[1].lower()), heading[2]
-        if kind == "params" and text and not _ENTRY.match(text):
-            return None  # "输入：一段文字" is running text
-    lines = [" " * indent + text] if text else []
-    return _DocSection(kind, indent, _ENTRY, lines) if kind else None
+        if kind != "params" or not text or _regex(_ENTRY).match(text):
+            return kind, _ENTRY, text
+    return None, "", ""  # also "输入：一段文字": running text
 
 
-def _doc_sections(lines: list[str]) -> list[_DocSection]:
-    """The docstring cut at its headings, by indentation: a colon inside a text cuts nothing."""
-    section = _DocSection("text", -1, _ENTRY, [])
-    sections = [section]
-    for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""])):
-        marked = ":" in line or "：" in line or "---" in below
-        outside = section.indent < 0 or _indent(line) <= section.indent
-        begun = _begin(line, below) if marked and outside else None
-        if begun and begun.lines and number == 0 and line[0] not in ":@":
-            begun = None  # "返回：今天的日期" as a whole docstring is its summary
-        if begun or not section.takes(line):
-            section = begun or _DocSection("text", -1, _ENTRY, [line])
-            sections.append(section)
-        elif section.entry is not _NUMPY_ENTRY or not line.lstrip().startswith("---"):
-            section.lines.append(line)
-    return sections
+def _entries(entry: str, lines: list[tuple[int, str]]) -> dict[str, str]:
+    """Name → text; what is indented deeper belongs to the name above."""
+    import inspect
+    margin = next((depth for depth, line in lines if line), 0)
+    begins, names = _regex(entry).fullmatch, _regex(r"\w+").findall
+    found, text = {}, []  # what stands above the first name is dropped
+    for depth, line in lines:
+        if depth <= margin and (begun := begins(line.strip())):
+            text = [begun[2]]
+            found.update(dict.fromkeys(names(begun[1]), text))
+        else:
+            text.append(line)
+    return {
+        name: inspect.cleandoc("\n".join(text)) if any(text[1:]) else text[0]
+        for name, text in found.items()
+    }
 
 
 def parse_docstring(text: str | None) -> Docstring:
@@ -479,11 +414,32 @@ def parse_docstring(text: str | None) -> Docstring:
     {'city': '城市名'}
     """
     import inspect
-    sections = _doc_sections(inspect.cleandoc(text or "").splitlines())
-    running = ["\n".join(section.lines).strip() for section in sections if section.kind == "text"]
-    params = {}
-    for section in sections:
-        params |= section.params() if section.kind == "params" else {}
+    lines = [line.rstrip() for line in inspect.cleandoc(text or "").splitlines()]
+    kind, indent, entry, held = "text", -1, "", []  # of the section that a line stands in
+    sections = [(kind, entry, held)]
+    for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""])):
+        depth, begun = len(line) - len(line.lstrip()), None
+        if indent < 0 or depth <= indent:  # deeper inside a section nothing begins
+            begun, pattern, rest = _begin(line, below)
+            if rest and number == 0 and line[0] not in ":@":
+                begun = None  # "返回：今天的日期" as a whole docstring is its summary
+        if begun:
+            kind, indent, entry, held = begun, depth, pattern, [(depth, rest)] if rest else []
+        elif (
+            depth > indent or not (line and held) or entry is _NUMPY_ENTRY
+            or held[-1][1] and held[0][0] <= indent  # right below a heading as far left
+        ):
+            held.append((depth, line))
+            continue
+        else:
+            kind, indent, entry, held = "text", -1, "", [(depth, line)]
+        sections.append((kind, entry, held))
+    running, params = [], {}
+    for kind, entry, held in sections:
+        if kind == "text":
+            running.append("\n".join(line for _, line in held).strip())
+        elif kind == "params":
+            params |= _entries(entry, held)
     return Docstring("\n\n".join(filter(None, running)), params)
 
 
@@ -493,27 +449,19 @@ _TYPE_NAMES = {
     str: "string", int: "integer", float: "number", bool: "boolean",
     list: "array", dict: "object", type(None): "null",
 }
-# JSON type → what the JSON parser makes of it: True is no number, 4096.0 is an integer as well.
-_PARSED = {name: {cls} for cls, name in _TYPE_NAMES.items()} | dict.fromkeys(
-    ("integer", "number"), {int, float})
-_WRITE_INSTEAD = (
-    "可以用 str、int、float、bool、list[...]、dict[str, ...]、Literal、Enum、dataclass、TypedDict"
-)
+# JSON types → what the JSON parser makes of them: True is no number, 4096.0 is an integer as well.
+_PARSED = {
+    "string": {str}, "integer": {int, float}, "number": {int, float}, "boolean": {bool},
+    "null": {type(None)}, "number string": {int, float, str},
+}
+_WRITE_INSTEAD = "请改用 str、int、list[...]、dict[str, ...]、Literal、Enum、dataclass 等"
 
 
 class Shape(NamedTuple):
     """One type, both ways."""
 
     schema: dict  # JSON Schema; a `$ref` in it points to the `defs` of the scope
-    read: Callable[[Any], Any]  # JSON value → Python value; raises if the value does not fit
-    hashable: bool = True  # whether what `read` gives can be in a set, if that is known
-
-    def accepts(self, value: Any) -> bool:
-        try:
-            self.read(value)
-        except Exception:  # a record's own constructor may raise anything
-            return False
-        return True
+    read: Callable  # JSON value → Python value; raises if the value does not fit
 
 
 class _MisfitError(ToolError):
@@ -521,7 +469,7 @@ class _MisfitError(ToolError):
 
     def __str__(self) -> str:
         text = json.dumps(self.args[0], ensure_ascii=False, default=repr)
-        return f"{text if len(text) <= 80 else text[:80] + '…'} 不能当作 {self.args[1]}"
+        return f"{text[:80]} 不能当作 {self.args[1]}"
 
 
 def _expect(value: Any, cls: type) -> None:
@@ -540,143 +488,103 @@ def _one_or_list(names: Iterable[str]) -> str | list[str]:
     return names if len(names) > 1 else names[0]
 
 
-# How one way of writing types becomes a shape, make(type, scope). The keys: of a class or special
-# form its `_type_key`, of any other object its class, of all other classes their `_class_word`.
-_FORMS: dict[str, Callable[[Any, _Scope], Shape]] = {}
+def _scalar(origin, args, scope):
+    name = getattr(origin, "__name__", origin)
+    if not (row := _scalar_row(origin)):
+        raise SchemaError(f"类型 {name} 写不成 JSON Schema，{_WRITE_INSTEAD}")
+    parsed = _PARSED[row.types]
+
+    def read(value):
+        try:
+            if type(value) in parsed:
+                return row.read(origin, value)
+            raise TypeError(value)
+        except Exception as error:  # each class has its own, not just ValueError
+            raise _MisfitError(value, name) from error
+
+    types = row.types.split() if " " in row.types else row.types
+    return Shape({"type": types, **row.extra}, read)
+
+
+# How one way of writing types becomes a shape: make(origin, args, scope), for tuple[int, str] with
+# tuple and (int, str). The keys: of a class or special form its `_type_key`, of any other object
+# its class, of a kind of classes what marks them.
+_FORMS: dict[str, Callable] = {}
 
 
 def _form(*keys: str) -> Callable:
     return lambda make: _FORMS.update(dict.fromkeys(keys, make)) or make
 
 
-def _class_word(cls: Any) -> str:
-    marks = {
-        "__members__": "enum", "__dataclass_fields__": "record",
-        "__required_keys__": "record", "_field_defaults": "record",  # TypedDict, NamedTuple
-    }
-    found = (word for mark, word in marks.items() if hasattr(cls, mark))
-    return next(found, "other") if isinstance(cls, type) else "other"
+@functools.lru_cache(maxsize=256)
+def _maker(origin: Any) -> Callable:
+    marks = [key for key in _FORMS if key[0] == "_" and hasattr(origin, key)]
+    keys = [_type_key(origin), type(origin).__name__, *marks]
+    return next((_FORMS[key] for key in keys if key in _FORMS), _scalar)
 
 
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
-    def __init__(self, module: dict, local: dict, *, outer: _Scope | None = None):
-        self.module, self.local = module, local
-        self.defs: dict[str, Shape] = outer.defs if outer else {}
-        self.names: dict[Any, str] = outer.names if outer else {}  # type → its name in `defs`
+    def __init__(self, names: dict, defs: dict):
+        self.names, self.defs = names, defs  # name → what it means, type → (its name, its shape)
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, self.module, self.local)
+        return eval(text, self.names)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
         tp = type(None) if tp is None else tp
-        origin = typing.get_origin(tp) or tp
-        make = _FORMS.get(_type_key(origin)) or _FORMS.get(type(origin).__name__)
         try:
-            return (make or _FORMS[_class_word(origin)])(tp, self)
+            origin = typing.get_origin(tp)
+            return _maker(origin or tp)(origin or tp, typing.get_args(tp) if origin else (), self)
         except SchemaError:
             raise
         except NameError as error:
-            raise SchemaError(
-                f"标注里的名字 {error.name} 找不到；请在模块顶层定义或导入它"
-                "（延迟求值的标注看不见函数里的局部类，也看不见 TYPE_CHECKING 下的导入）"
-            ) from error
+            where = "请在模块顶层定义或导入它（不能在函数里，也不能只在 TYPE_CHECKING 下）"
+            raise SchemaError(f"标注里的名字 {error.name} 找不到，{where}") from error
         except Exception as error:  # evaluating an annotation runs the programmer's own code
             shown = f"{type(error).__name__}: {error}"
-            raise SchemaError(f"类型标注读不懂（{shown}）；{_WRITE_INSTEAD}") from error
+            raise SchemaError(f"类型标注读不懂（{shown}），{_WRITE_INSTEAD}") from error
 
-    def shared(self, key: Any, name: str, make: Callable[[], Shape], *, inline: bool) -> Shape:
-        """A `$ref` to what `make` gives. It is made once, so a type may contain itself.
-
-        With inline=True the thing itself, in place, unless it does contain itself.
-        """
-        new = key not in self.names
-        if new and inline:
-            self.names[key] = ""  # until something inside refers to it
-        elif not self.names.get(key):
-            name = re.sub(r"\W", "_", name, flags=re.ASCII)
-            while name in self.names.values():
+    def shared(self, tp: Any, make: Callable) -> Shape:
+        """A `$ref` to what `make` gives. It is made once, so a type may contain itself."""
+        if tp not in self.defs:
+            name = re.sub(r"\W", "_", tp.__name__, flags=re.ASCII)
+            while name in [taken for taken, _ in self.defs.values()]:
                 name += "_"  # another class of the same name
-            self.names[key] = name
-        if new:
-            try:
-                shape = make()
-            except Exception:
-                del self.names[key]  # the next parameter of that type is wrong as well
-                raise
-            if not self.names[key]:
-                del self.names[key]
-                return shape
-            self.defs[self.names[key]] = shape
-        name = self.names[key]
-        known = self.defs[name].hashable if name in self.defs else True
-        return Shape(
-            {"$ref": f"#/$defs/{name}"}, lambda value: self.defs[name].read(value), known)
+            self.defs[tp] = name, None
+            self.defs[tp] = name, make()
+        ref = {"$ref": f"#/$defs/{self.defs[tp][0]}"}
+        return Shape(ref, lambda value: self.defs[tp][1].read(value))
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
-        defs = {name: shape.schema for name, shape in self.defs.items()}
+        defs = {name: shape.schema for name, shape in self.defs.values()}
         return {**root, "$defs": defs} if defs else root
 
 
-@_form("other", *SCALARS)
-def _scalar(tp: Any, scope: _Scope) -> Shape:
-    row = _scalar_row(tp)
-    if not row:
-        name = getattr(tp, "__name__", tp)
-        raise SchemaError(f"类型 {name} 写不成 JSON Schema；{_WRITE_INSTEAD}")
-    types = row.types.split()
-    parsed = set().union(*(_PARSED[name] for name in types))
-
-    def read(value: Any) -> Any:
-        if type(value) in parsed:
-            with contextlib.suppress(Exception):  # each class has its own, not just ValueError
-                return row.read(tp, value)
-        raise _MisfitError(value, row.wanted or row.extra.get("format") or " 或 ".join(types))
-
-    return Shape({"type": _one_or_list(types), **row.extra}, read)
-
-
 @_form("typing.Any", "builtins.object")
-def _anything(tp: Any, scope: _Scope) -> Shape:
+def _anything(origin, args, scope):
     return Shape({}, lambda value: value)
 
 
-@_form("str", "ForwardRef")
-def _forward(tp: Any, scope: _Scope) -> Shape:
-    text = getattr(tp, "__forward_arg__", tp)
-    return scope.shared(
-        (text, scope), text, lambda: scope.shape(scope.resolve(text)), inline=True)
-
-
-@_form("TypeVar", "NewType", "InitVar", "typing.Required", "typing.NotRequired",
-       "typing.ReadOnly", "typing.Final")
-def _stand_in(tp: Any, scope: _Scope) -> Shape:
-    """Of the type meant: `Required[int]` means int, a TypeVar its bound or one of its choices."""
-    if choices := getattr(tp, "__constraints__", ()):
+@_form("str", "ForwardRef", "TypeVar", "NewType", "InitVar", "typing.Required",
+       "typing.NotRequired", "typing.ReadOnly", "typing.Final")
+def _stand_in(origin, args, scope):
+    """The type meant: by the text "int" and by `Required[int]` int, by a TypeVar its bound."""
+    if isinstance(text := getattr(origin, "__forward_arg__", origin), str):
+        return scope.shape(scope.resolve(text))
+    if choices := getattr(origin, "__constraints__", ()):
         return scope.shape(typing.Union[choices])
-    meant = [getattr(tp, name, None) for name in ("__supertype__", "__bound__", "type")]
-    return scope.shape(next(filter(None, [*meant, *typing.get_args(tp)]), Any))
-
-
-def _substitute(tp: Any, generic: Any) -> Any:
-    """A type with the variables of a generic filled in: list[T] in Page[int] is list[int]."""
-    variables = getattr(typing.get_origin(generic), "__parameters__", ())
-    meanings = dict(zip(variables, typing.get_args(generic)))
-    if isinstance(tp, typing.TypeVar):
-        return meanings.get(tp, tp)
-    variables = getattr(tp, "__parameters__", ()) if typing.get_origin(tp) else ()
-    return tp[tuple(meanings.get(v, v) for v in variables)] if meanings and variables else tp
+    meant = [getattr(origin, name, None) for name in ("__supertype__", "__bound__", "type")]
+    return scope.shape(next(filter(None, [*meant, *args]), Any))
 
 
 @_form("TypeAliasType")
-def _alias(tp: Any, scope: _Scope) -> Shape:
-    alias = typing.get_origin(tp) or tp
-    return scope.shared(
-        tp, alias.__name__, lambda: scope.shape(_substitute(alias.__value__, tp)), inline=True)
+def _alias(origin, args, scope):
+    return scope.shared(origin, lambda: scope.shape(origin.__value__))
 
 
 # --- patterns: regular expressions in linear time ---
@@ -702,8 +610,8 @@ class Pattern:
     """
 
     def __init__(self, text: str):
-        self.steps: list[tuple] = [(None, False, ())]
-        self._leaves: dict[tuple[int, int], Callable] = {}  # a repeated one is compiled once
+        self.steps: list[tuple] = [(None, False, [])]
+        self._leaves: dict[int, Callable] = {}  # a repeated one is compiled once
         try:
             if len(text) > _MAX_MATCHED:
                 raise OverflowError("太长")
@@ -714,46 +622,43 @@ class Pattern:
                 parsed = _PARSER.parse(text)
             self.start = self._chain(parsed, parsed.state.flags, 0)
         except (re.error, RecursionError, OverflowError) as error:
-            shown = text if len(text) <= 80 else text[:80] + "…"
-            raise SchemaError(f"正则 {shown} 无法使用（{error}）") from None
+            raise SchemaError(f"正则 {text[:80]} 无法使用（{error}）") from None
 
     def _add(self, check: object, wide: bool, *targets: int) -> int:
         if len(self.steps) >= _MAX_STEPS:
             raise OverflowError("展开之后太大")
-        self.steps.append((check, wide, targets))
+        self.steps.append((check, wide, [*targets]))
         return len(self.steps) - 1
 
-    def _chain(self, nodes: Iterable, flags: int, then: int) -> int:
-        for node in reversed(list(nodes)):
-            then = self._node(node, flags, then)
+    def _chain(self, nodes: Sequence, flags: int, then: int) -> int:
+        """Put the steps for nodes of the parser's tree in front of the step `then`."""
+        for node in reversed(nodes):
+            name, arg = node[0].name, node[1]
+            if name == "SUBPATTERN":
+                inner = _COMPILER._combine_flags(flags, arg[1], arg[2])
+                then = self._chain(arg[3], inner, then)
+            elif name == "BRANCH":
+                then = self._add(None, False, *[self._chain(way, flags, then) for way in arg[1]])
+            elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+                then = self._repeat(*arg, flags, then)
+            elif name in ("ASSERT", "ASSERT_NOT"):
+                back = arg[1].getwidth()[0] if arg[0] < 0 else 0
+                check = self._chain(arg[1], flags, 0), back, name == "ASSERT"
+                then = self._add(check, False, then)
+            elif name in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
+                if id(node) not in self._leaves:
+                    leaf = _PARSER.SubPattern(_PARSER.State(), [node])
+                    self._leaves[id(node)] = _COMPILER.compile(leaf, flags).match
+                then = self._add(self._leaves[id(node)], name not in ("AT", "FAILURE"), then)
+            else:
+                raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
         return then
 
-    def _node(self, node: tuple, flags: int, then: int) -> int:
-        """Put the steps for one node of the parser's tree in front of the step `then`."""
-        name, arg = node[0].name, node[1]
-        if name == "SUBPATTERN":
-            return self._chain(arg[3], _COMPILER._combine_flags(flags, arg[1], arg[2]), then)
-        if name == "BRANCH":
-            return self._add(None, False, *[self._chain(way, flags, then) for way in arg[1]])
-        if name in ("MAX_REPEAT", "MIN_REPEAT"):
-            return self._repeat(*arg, flags, then)
-        if name in ("ASSERT", "ASSERT_NOT"):
-            back = arg[1].getwidth()[0] if arg[0] < 0 else 0
-            return self._add((self._chain(arg[1], flags, 0), back, name == "ASSERT"), False, then)
-        if name not in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "AT", "FAILURE"):
-            raise OverflowError(f"不支持 {name.lower()}")  # such as \1: no linear way is known
-        if not (leaf := self._leaves.get((id(node), flags))):
-            state = _PARSER.State()
-            state.flags = flags
-            leaf = _COMPILER.compile(_PARSER.SubPattern(state, [node])).match
-            self._leaves[id(node), flags] = leaf
-        return self._add(leaf, name not in ("AT", "FAILURE"), then)
-
-    def _repeat(self, low: int, high: int, inner: Iterable, flags: int, then: int) -> int:
+    def _repeat(self, low: int, high: int, inner: Sequence, flags: int, then: int) -> int:
         after = then
         if high > _MAX_MATCHED:  # no end
-            then = self._add(None, False)
-            self.steps[then] = (None, False, (self._chain(inner, flags, then), after))
+            then = self._add(None, False, after)
+            self.steps[then][2].append(self._chain(inner, flags, then))
             high = low
         for _ in range(high - low):
             then = self._add(None, False, self._chain(inner, flags, then), after)
@@ -762,10 +667,11 @@ class Pattern:
                 break  # nothing inside, so nothing to repeat
         return then
 
-    def _runs(self, start: int, text: str, at: int, pay: Callable, *, anywhere: bool) -> bool:
-        arrived = [start]
+    def search(self, text: str, pay=lambda work: None, *, start=None, at: int = 0) -> bool:
+        """Whether it matches anywhere (from a step `start` on: at `at`); `pay` may raise to end."""
+        always, arrived = ([self.start], []) if start is None else ([], [start])
         for here in range(at, len(text) + 1):
-            todo, seen, arrived = arrived, set(), [start] if anywhere else []
+            todo, seen, arrived = always + arrived, set(), []
             while todo:
                 if (number := todo.pop()) in seen:
                     continue
@@ -773,8 +679,8 @@ class Pattern:
                 check, wide, targets = self.steps[number]
                 if type(check) is tuple:
                     first, back, wanted = check
-                    fits = wanted == (here >= back and self._runs(
-                        first, text, here - back, pay, anywhere=False))
+                    fits = wanted == (
+                        here >= back and self.search(text, pay, start=first, at=here - back))
                 else:
                     fits = not check or check(text, here)
                 if fits:
@@ -782,117 +688,92 @@ class Pattern:
             if 0 in seen:
                 return True
             pay(1 + len(seen) // 4)
-            if not arrived:
+            if not always and not arrived:
                 break
         return False
-
-    def search(self, text: str, pay: Callable[[int], None] = lambda work: None) -> bool:
-        """Whether it matches anywhere in the text, as `re.search`; `pay` may raise to stop it."""
-        return self._runs(self.start, text, 0, pay, anywhere=True)
 
 
 compile_pattern = functools.lru_cache(128)(Pattern)
 
 
-# `Annotated` constraints, by the attribute that annotated_types, pydantic and re.Pattern share:
-# (attribute, JSON type, schema keyword, whether value and limit agree).
-CONSTRAINTS = (
-    ("ge", "number", "minimum", operator.ge),
-    ("gt", "number", "exclusiveMinimum", operator.gt),
-    ("le", "number", "maximum", operator.le),
-    ("lt", "number", "exclusiveMaximum", operator.lt),
-    ("multiple_of", "number", "multipleOf", lambda v, n: math.isclose(v / n, round(v / n))),
-    ("min_length", "string", "minLength", lambda v, n: len(v) >= n),
-    ("max_length", "string", "maxLength", lambda v, n: len(v) <= n),
-    ("min_length", "array", "minItems", lambda v, n: len(v) >= n),
-    ("max_length", "array", "maxItems", lambda v, n: len(v) <= n),
-    ("pattern", "string", "pattern", lambda v, text: compile_pattern(text).search(v)),
-)
+# JSON type → `Annotated` constraint, by the attribute that annotated_types, pydantic and re.Pattern
+# share → schema keyword. Held against the arguments by §3, not by `read`.
+CONSTRAINTS = {
+    "number": {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum",
+               "lt": "exclusiveMaximum", "multiple_of": "multipleOf"},
+    "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+}
+CONSTRAINTS["integer"] = CONSTRAINTS["number"]
 
 
 @_form("typing.Annotated")
-def _annotated(tp: Any, scope: _Scope) -> Shape:
+def _annotated(origin, args, scope):
     """`Annotated[int, "text", Ge(1)]`: the first text, and every constraint that fits the type."""
-    bare, *notes = typing.get_args(tp)
+    bare, *notes = args
     notes += [inner for note in notes for inner in getattr(note, "metadata", None) or ()]
-    inner = scope.shape(bare)
-    types = {"number" if name == "integer" else name for name in _type_words(inner.schema)}
-    texts = [n if isinstance(n, str) else getattr(n, "description", None) for n in notes]
-    text = next((text for text in texts if isinstance(text, str)), None)
-    schema = {} if text is None else {"description": text}
-    checks = []
-    for note, (attribute, name, keyword, holds) in itertools.product(notes, CONSTRAINTS):
-        limit = getattr(note, attribute, None)
-        finite = isinstance(limit, (int, float)) and math.isfinite(limit)
-        if name in types and (isinstance(limit, str) if keyword == "pattern" else finite):
-            schema[keyword] = limit
-            if keyword == "pattern":
-                compile_pattern(limit)  # now, so that an error names the parameter
-            checks.append((_PARSED[name], keyword, limit, holds))
-
-    def read(value: Any) -> Any:
-        for parsed, keyword, limit, holds in checks:
-            if type(value) in parsed and not holds(value, limit):
-                raise _MisfitError(value, f"{keyword} 为 {limit} 的值")
-        return inner.read(value)
-
-    return Shape({**inner.schema, **schema}, read, inner.hashable)
+    schema, read = scope.shape(bare)
+    keywords = [pair for word in _type_words(schema) for pair in CONSTRAINTS.get(word, {}).items()]
+    added = {}
+    for note in notes:
+        if isinstance(text := getattr(note, "description", note), str):
+            added.setdefault("description", text)
+        for attribute, keyword in keywords:
+            limit = getattr(note, attribute, None)
+            finite = isinstance(limit, (int, float)) and math.isfinite(limit)
+            if isinstance(limit, str) if keyword == "pattern" else finite:
+                added[keyword] = limit
+    compile_pattern(added.get("pattern", ""))  # now, so that an error names the parameter
+    return Shape({**schema, **added}, read)
 
 
 def _union_schema(schemas: list[dict]) -> dict:
     """Scalars share one `type` list; anything richer becomes `anyOf`. A lone text moves out."""
-    texts = [schema["description"] for schema in schemas if "description" in schema]
-    text = {"description": texts[0]} if len(texts) == 1 else {}
-    if text:
-        schemas = [{k: v for k, v in schema.items() if k != "description"} for schema in schemas]
+    described = [schema for schema in schemas if "description" in schema]
+    text = {"description": described[0].pop("description")} if len(described) == 1 else {}
     if {} in schemas:
         return text
-    rich = [schema for schema in schemas if schema.keys() != {"type"}]
-    nullable = len(rich) == 1 and all(s in rich or s == {"type": "null"} for s in schemas)
-    if rich and not (nullable and rich[0].get("type") not in (None, "array", "object")):
+    bare = all(schema.keys() == {"type"} for schema in schemas)
+    rest = [schema for schema in schemas if schema != {"type": "null"}] or schemas
+    if not bare and (len(rest) > 1 or rest[0].get("type") in (None, "array", "object")):
         return {"anyOf": schemas, **text}
-    merged = {**dict(*rich), "type": _one_or_list(sum(map(_type_words, schemas), [])), **text}
-    if "enum" in merged and None not in merged["enum"]:
-        merged["enum"] = [*merged["enum"], None]
+    merged = {**rest[0], "type": _one_or_list(sum(map(_type_words, schemas), [])), **text}
+    if None not in merged.get("enum", [None]):
+        merged["enum"].append(None)
     return merged
 
 
 @_form("typing.Union", "types.UnionType")
-def _union(tp: Any, scope: _Scope) -> Shape:
-    shapes = [scope.shape(branch) for branch in typing.get_args(tp)]
+def _union(origin, args, scope):
+    shapes = [scope.shape(branch) for branch in args]
 
-    def read(value: Any) -> Any:
-        refused: Exception = _MisfitError(value, "任何一种允许的写法")
+    def read(value):
+        refused = []
         for shape in shapes:  # the first branch that fits
             try:
                 return shape.read(value)
-            except _MisfitError:
-                pass
-            except Exception as error:  # a record of the right form, but it has further wishes
-                refused = error
-        raise refused
+            except Exception as error:
+                refused.append(error)
+        # a record of the right form, but with further wishes, says more than a misfit
+        raise min(refused, key=lambda error: isinstance(error, _MisfitError))
 
-    schema = _union_schema([shape.schema for shape in shapes])
-    return Shape(schema, read, all(shape.hashable for shape in shapes))
+    return Shape(_union_schema([shape.schema for shape in shapes]), read)
 
 
-@_form("enum", "typing.Literal")
-def _choice(tp: Any, scope: _Scope) -> Shape:
+@_form("__members__", "typing.Literal")
+def _choice(origin, args, scope):
     """One of some constants, told apart as JSON does: 1 equals 1.0 but not true."""
-    members = typing.get_args(tp) or (list(tp) if isinstance(tp, type) else [])
-    if not members:
-        raise SchemaError(f"{getattr(tp, '__name__', tp)} 里没有可选的值；请至少写一个")
-    choices = [(plain(member), member) for member in members]
-    values = [value for value, _ in choices]
+    members = list(origin) if isinstance(origin, type) else args
+    values = [plain(member) for member in members]
 
-    def read(value: Any) -> Any:
-        for choice, member in choices:
+    def read(value):
+        for choice, member in zip(values, members):
             if choice == value and (type(choice) is bool) == (type(value) is bool):
                 return member
         raise _MisfitError(value, f"{json.dumps(values, ensure_ascii=False)} 之一")
 
     types = _one_or_list(_TYPE_NAMES[type(value)] for value in values)
-    return Shape({"type": types, "enum": values}, read)
+    return Shape({"type": types, "enum": [*values]}, read)
 
 
 # --- containers: origin → what the list or dict of its values, read one by one, is turned into ---
@@ -902,76 +783,62 @@ ARRAYS = {
     "builtins.frozenset": frozenset, "collections.deque": collections.deque,
     "collections.Sequence": list, "collections.MutableSequence": list,
     "collections.Collection": list, "collections.Iterable": list,
+    "collections.Container": list, "collections.Reversible": list, "collections.Iterator": iter,
     "collections.Set": set, "collections.MutableSet": set,
 }
 OBJECTS = {
     "builtins.dict": dict, "collections.Mapping": dict, "collections.MutableMapping": dict,
     "collections.OrderedDict": collections.OrderedDict,
+    "collections.defaultdict": functools.partial(collections.defaultdict, None),
 }
 
 
-def _checked_set(build: type, items: list) -> Any:
-    if not all(isinstance(item, Hashable) for item in items):
-        raise _MisfitError(items, "集合：里面不能有 array 或 object")
-    if len(made := build(items)) < len(items):
-        raise _MisfitError(items, "集合：元素不能重复")
-    return made
-
-
 @_form(*ARRAYS)
-def _array(tp: Any, scope: _Scope) -> Shape:
-    origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    bare = tp in (tuple, typing.Tuple)  # noqa: UP006
-    fixed = origin is tuple and not bare and args[1:] != (...,)
+def _array(origin, args, scope):
     build = ARRAYS[_type_key(origin)]
-    items = [scope.shape(arg) for arg in args or [Any] * (not fixed) if arg not in ((), ...)]
-    hashable = all(item.hashable for item in items)
+    fixed = origin is tuple and ... not in (args or [...])
+    items = [scope.shape(arg) for arg in args or [Any] if arg is not ...]
     schema: dict = {"type": "array"}
     if fixed:
-        schema |= {"prefixItems": [item.schema for item in items]} if items else {}
-        schema |= {"minItems": len(items), "maxItems": len(items)}
+        schema["prefixItems"] = [item.schema for item in items]
+        schema["minItems"] = schema["maxItems"] = len(items)
     else:
         schema["items"] = items[0].schema
-    if distinct := issubclass(build, (set, frozenset)):
+    if build in (set, frozenset):
         schema["uniqueItems"] = True
-        if not hashable:
+        if args and (typing.get_origin(args[0]) or args[0]).__hash__ is None:
             raise SchemaError(f"集合的元素不能是 {args[0]}（不可哈希）；请改用 list 或 tuple")
 
-    def read(value: Any) -> Any:
+    def read(value):
         _expect(value, list)
         if fixed and len(value) != len(items):
             raise _MisfitError(value, f"有 {len(items)} 个元素的 array")
         shapes = items if fixed else itertools.repeat(items[0])
-        made = [shape.read(item) for shape, item in zip(shapes, value)]
-        return _checked_set(build, made) if distinct else build(made)
+        return build([shape.read(item) for shape, item in zip(shapes, value)])
 
-    return Shape(schema, read, hashable and build in (tuple, frozenset))
-
-
-def _key_shape(inner: Shape) -> Shape:
-    """The shape of dict keys, which are text in JSON: 8 travels as "8". Schema {} for any text."""
-    types, names = _type_words(inner.schema), inner.schema.get("enum")
-    if not inner.schema or types == ["string"]:
-        return Shape({} if inner.schema == {"type": "string"} else inner.schema, inner.read)
-    if types != ["integer"]:
-        raise SchemaError("字典的键只能是 str、int，或值为它们的 Enum、Literal")
-    schema = {"enum": list(map(str, names))} if names else {"pattern": "^-?[0-9]+$"}
-    return Shape(schema, lambda text: inner.read(json.loads(text)))
+    return Shape(schema, read)
 
 
 @_form(*OBJECTS)
-def _object(tp: Any, scope: _Scope) -> Shape:
-    build, args = OBJECTS[_type_key(typing.get_origin(tp) or tp)], typing.get_args(tp)
+def _object(origin, args, scope):
+    build = OBJECTS[_type_key(origin)]
     key, item = map(scope.shape, args or (str, Any))
-    key = _key_shape(key)
+    names, read_key = key
+    if _type_words(names) == ["integer"]:  # keys are text in JSON: 8 travels as "8"
+        names, read_key = {"pattern": "^-?[0-9]+$"}, lambda text: key.read(json.loads(text))
+    elif _type_words(names) not in ([], ["string"]):
+        raise SchemaError("字典的键只能是 str、int，或值为它们的 Enum、Literal")
 
-    def read(value: Any) -> Any:
+    def read(value):
         _expect(value, dict)
-        return build((key.read(k), item.read(element)) for k, element in value.items())
+        return build((read_key(name), item.read(element)) for name, element in value.items())
 
-    names = {"propertyNames": key.schema} if key.schema else {}
-    values = {"additionalProperties": item.schema} if item.schema else {}
-    return Shape({"type": "object", **values, **names}, read, hashable=False)
+    schema = {"type": "object"}
+    if item.schema:
+        schema["additionalProperties"] = item.schema
+    if names not in ({}, {"type": "string"}):
+        schema["propertyNames"] = names
+    return Shape(schema, read)
 
 
 # --- signatures ---
@@ -984,7 +851,6 @@ class Parameter(NamedTuple):
     required: bool
     default: Any = object()  # what no schema shows, for it is not JSON
     by_position: bool = False
-    shape: Shape | None = None  # made from the annotation; its schema holds text and default
 
 
 class Parameters(NamedTuple):
@@ -992,28 +858,34 @@ class Parameters(NamedTuple):
 
     name: str
     description: str
-    parameters: tuple[Parameter, ...]
     schema: dict  # of the arguments, with `$defs`
+    parameters: list[Parameter]
+    shapes: dict[str, Shape]
 
     def bind(self, values: dict) -> tuple[list, dict]:
-        """Positional and keyword arguments; see `call_arguments`."""
-        read = {}
-        if unknown := values.keys() - {parameter.name for parameter in self.parameters}:
+        """Positional and keyword arguments for the call, from arguments that the schema accepts.
+
+        JSON values become what the annotations promise: 4096.0 an int, "2026-11-30" a date, an
+        object a dataclass. Raises ToolError, which names the parameter, where that is impossible.
+        """
+        if unknown := values.keys() - self.shapes.keys():
             raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
-        for name, _, required, default, by_position, shape in self.parameters:
+        positional, keyword = [], {}
+        for name, _, required, value, by_position in self.parameters:
             if name in values:
                 try:
-                    read[name] = shape.read(values[name])
-                except ToolError as error:
-                    raise ToolError(f"参数 {name}：{error}") from error
+                    value = self.shapes[name].read(values[name])
                 except Exception as error:  # a record's own constructor may raise anything
-                    reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
-                    raise ToolError(f"参数 {name} 的值不合要求：{reason}") from error
+                    kind = "" if isinstance(error, ToolError) else f"{type(error).__name__} "
+                    reason = " ".join(f"{kind}{error}".split())[:200]
+                    raise ToolError(f"参数 {name} 不合要求：{reason}") from error
             elif required:
                 raise ToolError(f"缺少必填参数 {name}")
-            elif by_position:
-                read[name] = default
-        return [read.pop(p.name) for p in self.parameters if p.by_position], read
+            if by_position:
+                positional.append(value)
+            elif name in values:
+                keyword[name] = value
+        return positional, keyword
 
 
 def _signature(fn: Any, name: str) -> list[Parameter]:
@@ -1035,54 +907,56 @@ def _signature(fn: Any, name: str) -> list[Parameter]:
 
 def _described(parameter: Parameter, scope: _Scope, text: str) -> Shape:
     """The shape of one parameter: its type, its text, and its default if that is JSON."""
-    shape = scope.shape(parameter.type)
-    if parameter.default is None and not shape.accepts(None):  # `x: int = None`
-        shape = scope.shape(typing.Optional[parameter.type])
-    schema = {**shape.schema, "description": text} if text else shape.schema
-    with contextlib.suppress(ValueError):
-        if not parameter.required and shape.accepts(value := plain(parameter.default)):
-            schema = {**schema, "default": value}
-    return Shape(schema, shape.read, shape.hashable)
-
-
-def _describe(
-    found: list[Parameter], scope: _Scope, *, name: str, owner: str, doc: Docstring,
-) -> Parameters:
-    parameters, faults = [], []
-    for parameter in found:
+    schema, read = scope.shape(parameter.type)
+    if text:
+        schema["description"] = text
+    if not parameter.required:
         try:
-            shape = _described(parameter, scope, doc.params.get(parameter.name, ""))
-            parameters.append(parameter._replace(shape=shape))
+            value = plain(parameter.default)
+            read(value)
+            schema["default"] = value
+        except Exception:  # it is no JSON, or of another type; a record's constructor may refuse
+            if parameter.default is None:  # `x: int = None`
+                nullable = typing.Optional[parameter.type]
+                return _described(parameter._replace(type=nullable), scope, text)
+    return Shape(schema, read)
+
+
+def _describe(found, scope, *, name: str, owner: str, doc: Docstring) -> Parameters:
+    shapes, faults = {}, []
+    for parameter in found:
+        text = doc.params.get(parameter.name, "")
+        try:
+            shapes[parameter.name] = _described(parameter, scope, text)
         except SchemaError as error:
             faults.append(f"{owner} {parameter.name}：{error}")
     if faults:
-        said, hint = "；".join(faults), f"；{_WRITE_INSTEAD}"
-        raise SchemaError(said.replace(hint, "") + hint * (hint in said))  # the hint once
-    return Parameters(name, doc.description, tuple(parameters), {
+        raise SchemaError("；".join(faults))
+    return Parameters(name, doc.description, {
         "type": "object",
-        "properties": {parameter.name: parameter.shape.schema for parameter in parameters},
-        "required": [parameter.name for parameter in parameters if parameter.required],
+        "properties": {name: shape.schema for name, shape in shapes.items()},
+        "required": [parameter.name for parameter in found if parameter.required],
         "additionalProperties": False,
-    })
+    }, found, shapes)
 
 
 # --- records: types with named fields become JSON objects ---
 
-def _record_fields(tp: Any, scope: _Scope) -> list[Parameter]:
+def _record_fields(cls: type, scope: _Scope) -> list[Parameter]:
     """Keys of a TypedDict, otherwise the parameters of the constructor."""
-    cls = typing.get_origin(tp) or tp
     try:
-        hints = typing.get_type_hints(cls, localns=scope.local, include_extras=True)
+        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
     except Exception:  # then each is resolved by itself, so that an error names its field
         hints = getattr(cls, "__annotations__", {})
-    hints = {name: _substitute(hint, tp) for name, hint in hints.items()}
     if not hasattr(cls, "__required_keys__"):
         fields = _signature(cls, cls.__name__)
         return [field._replace(type=hints.get(field.name, field.type)) for field in fields]
     known = {"typing.Required": True, "typing.NotRequired": False}  # lost if postponed
-    qualifiers = {name: _type_key(typing.get_origin(hint)) for name, hint in hints.items()}
-    return [Parameter(name, hint, known.get(qualifiers[name], name in cls.__required_keys__))
-            for name, hint in hints.items()]
+    return [
+        Parameter(name, hint, known.get(
+            _type_key(typing.get_origin(hint)), name in cls.__required_keys__))
+        for name, hint in hints.items()
+    ]
 
 
 def _name_and_doc(fn: Any) -> tuple[str, str | None]:
@@ -1096,55 +970,39 @@ def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
-def _record_shape(tp: Any, scope: _Scope) -> Shape:
+def _record_shape(cls: type, scope: _Scope) -> Shape:
     import inspect
-    cls = typing.get_origin(tp) or tp
     name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
-    module = {**scope.module, **vars(inspect.getmodule(cls) or types)}
-    inside = _Scope(module, {**scope.local, name: cls}, outer=scope)
+    module = vars(inspect.getmodule(cls) or types)
+    inside = _Scope({**scope.names, **module, name: cls}, scope.defs)
     fields = _describe(
-        _record_fields(tp, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
+        _record_fields(cls, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
-    def read(value: Any) -> Any:
+    def read(value):
         _expect(value, dict)
         positional, keyword = fields.bind(value)
         return cls(*positional, **keyword)
 
     text = {"description": doc.description} if doc.description else {}
-    whole = all(field.shape.hashable for field in fields.parameters)
-    return Shape({**fields.schema, **text}, read, cls.__hash__ is not None and whole)
+    return Shape({**fields.schema, **text}, read)
 
 
-@_form("record")
-def _record(tp: Any, scope: _Scope) -> Shape:
-    name = (typing.get_origin(tp) or tp).__name__
-    return scope.shared(tp, name, lambda: _record_shape(tp, scope), inline=False)
+@_form("__dataclass_fields__", "__required_keys__", "_field_defaults")  # the latter: NamedTuple
+def _record(origin, args, scope):
+    return scope.shared(origin, lambda: _record_shape(origin, scope))
 
 
 # --- functions ---
 
-def _underlying(fn: Any) -> Any:
-    """The function that was written, beneath partial, decorators, methods and callable objects."""
-    if isinstance(fn, functools.partial):
-        return _underlying(fn.func)
-    if inner := getattr(fn, "__wrapped__", None) or getattr(fn, "__func__", None):
-        return _underlying(inner)
-    return fn if hasattr(fn, "__name__") else type(fn).__call__
-
-
 def _scope_of(fn: Any) -> _Scope:
-    """Names for a function's postponed annotations: its module, closure and type parameters."""
+    """The names for a function's postponed annotations: those of its module."""
     import inspect
-    written, owner = _underlying(fn), getattr(fn, "__self__", None)
-    body = vars(owner if isinstance(owner, type) else type(owner))
-    names = {name: item for name, item in body.items() if isinstance(item, type)}
-    free = getattr(getattr(written, "__code__", None), "co_freevars", ())
-    for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
-        with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
-            names[name] = cell.cell_contents
-    names.update((item.__name__, item) for item in getattr(written, "__type_params__", ()))
-    module = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
-    return _Scope(module, names)
+    written = inspect.unwrap(fn)
+    if isinstance(written, functools.partial):
+        return _scope_of(written.func)
+    written = written if hasattr(written, "__name__") else type(written).__call__
+    names = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
+    return _Scope(names, {})
 
 
 def read_parameters(fn: Callable) -> Parameters:
@@ -1173,19 +1031,6 @@ def function_to_schema(fn: Callable) -> dict:
     return {"name": read.name, "description": read.description, "parameters": read.schema}
 
 
-def call_arguments(fn: Callable | Parameters, args: dict) -> tuple[list, dict]:
-    """Positional and keyword arguments for calling `fn`, from arguments that its schema accepts.
-
-    JSON values become what the annotations promise: 4096.0 an int, "2026-11-30" a date, an object
-    a dataclass. Raises ToolError, which names the parameter, where that is impossible.
-
-    >>> def repeat(text: str, times: int, /): ...
-    >>> call_arguments(repeat, {"times": 3.0, "text": "a"})
-    (['a', 3], {})
-    """
-    return (fn if isinstance(fn, Parameters) else read_parameters(fn)).bind(args)
-
-
 def type_to_schema(tp: Any) -> dict:
     """The JSON Schema of one type, with `$defs` where it has records or contains itself.
 
@@ -1201,15 +1046,15 @@ def output_schema(fn: Callable) -> dict | None:
     import dataclasses
     import inspect
     with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
-        scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
-        tp = scope.resolve(tp) if isinstance(tp, str) else tp
-        cls = typing.get_origin(tp) or tp
-        is_dataclass = dataclasses.is_dataclass(cls)
-        if is_dataclass or hasattr(cls, "__required_keys__"):
-            schema = _record_shape(tp, scope).schema
-            written = {field.name for field in dataclasses.fields(cls)} if is_dataclass else None
-            if written in (None, set(schema["properties"])):  # a field may be set by no parameter
-                return scope.schema(schema)
+        scope, cls = _scope_of(fn), inspect.signature(fn).return_annotation
+        cls = scope.resolve(cls) if isinstance(cls, str) else cls
+        keys = (
+            {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls)
+            else cls.__required_keys__ | cls.__optional_keys__
+        )
+        schema = _record_shape(cls, scope).schema
+        if keys == set(schema["properties"]):  # a field may be set by no parameter
+            return scope.schema(schema)
     return None
 
 
@@ -3680,11 +3525,7 @@ def kv_cache_gib(
         batch_size: 同时处理的序列条数，例如 4。
         bytes_per_value: 每个数占的字节数，单位 byte：FP16/BF16 是 2，FP8/INT8 是 1。
     """
-    factors = {
-        "num_layers": num_layers, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-        "seq_len": seq_len, "batch_size": batch_size, "bytes_per_value": bytes_per_value,
-    }
-    for name, value in factors.items():
+    for name, value in dict(locals()).items():
         if not 1 <= value <= LARGEST:
             raise ToolError(f"参数 {name} 应该在 1 到 {LARGEST} 之间，收到的是 {show(value)}")
     per_token = 2 * num_layers * num_kv_heads * head_dim * bytes_per_value
@@ -3747,22 +3588,16 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
 
 search_notes, read_note = notes_tools(NotesIndex(NOTES_FOLDER))
 
-BUILT_IN_TITLES = {
-    "calculator": "计算器",
-    "kv_cache_gib": "KV Cache 显存",
-    "search_notes": "查找讲义",
-    "read_note": "阅读讲义",
-}
-
 
 def built_in_tools(index: NotesIndex | None = None) -> ToolRegistry:
     """A new registry of the four, reading the bundled notes or those of `index`."""
-    notes = (search_notes, read_note) if index is None else notes_tools(index)
+    search, read = (search_notes, read_note) if index is None else notes_tools(index)
+    titles = {
+        calculator: "计算器", kv_cache_gib: "KV Cache 显存", search: "查找讲义", read: "阅读讲义",
+    }
     registry = ToolRegistry()
-    for fn in (calculator, kv_cache_gib, *notes):
-        registry.register(
-            fn, title=BUILT_IN_TITLES[fn.__name__], labels=frozenset({"read_only"}),
-        )
+    for fn, title in titles.items():
+        registry.register(fn, title=title, labels=frozenset({"read_only"}))
     return registry
 
 

@@ -22,21 +22,10 @@ def for_type_checkers(amount: Decimal): ...
 def bad_return(n: int) -> Citty: ...  # noqa: F821
 
 
-def local_class_unseen():
+def local_class():
     @dataclasses.dataclass
     class Local:
         n: int
-
-    def tool(item: Local): ...
-
-    return tool
-
-
-def local_class_in_closure():
-    @dataclasses.dataclass
-    class Local:
-        n: int
-        again: Optional[Local] = None
 
     def tool(item: Local) -> str:
         return str(Local(item.n))
