@@ -340,6 +340,7 @@ def tool(bag: Bag, node: Optional[Node] = None): ...
 
 NEW_SYNTAX = """
 import dataclasses
+import typing
 type Ids = list[int]
 type Json = dict[str, Json] | list[Json] | str | None
 type Pair[A] = tuple[A, A]
@@ -357,6 +358,12 @@ class Box[T]:
     items: list[T]
     inner: "Box[T] | None" = None
 def boxed(v: Box[int]): ...
+class Row[T](typing.NamedTuple):
+    items: list[T]
+class Sheet[T](typing.TypedDict, total=False):
+    items: typing.Required[list[T]]
+def in_rows(v: Row[int]): ...
+def in_sheets(v: Sheet[int]): ...
 def broken_alias(v: Broken): ...
 """
 
@@ -377,8 +384,10 @@ def test_type_statement_and_type_parameters(flags):
     assert twice["w"]["prefixItems"][0]["prefixItems"] == [{"type": "string"}] * 2
     for fn in (names["generic"], names["Tools"]().method):
         assert properties(fn) == {"v": {"type": "integer"}, "w": ints}
-    boxed = function_to_schema(names["boxed"])["parameters"]["$defs"]
-    assert list(boxed) == ["Box"] and boxed["Box"]["properties"]["items"] == ints
+    for fn, name in (("boxed", "Box"), ("in_rows", "Row"), ("in_sheets", "Sheet")):
+        defs = function_to_schema(names[fn])["parameters"]["$defs"]
+        assert list(defs) == [name] and defs[name]["properties"]["items"] == ints
+        assert defs[name]["required"] == ["items"]
     nest = function_to_schema(names["recursive_generic_alias"])
     check(nest)
     validator = jsonschema.Draft202012Validator(nest["parameters"])
@@ -1156,6 +1165,7 @@ class Hidden:
 
 def gives_hidden() -> Hidden: ...
 def gives_derived() -> EAGER.Base: ...  # has a ClassVar
+def gives_page() -> "EAGER.Page[int]": ...
 
 
 @pytest.mark.parametrize(
@@ -1166,6 +1176,7 @@ def gives_derived() -> EAGER.Base: ...  # has a ClassVar
         (gives_options, {"spot": Spot(1)}),
         (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
         (gives_derived, EAGER.Base(1)),
+        (gives_page, EAGER.Page([1], 2)),
     ],
 )
 def test_record_results_have_an_object_schema_that_fits(fn, value):
