@@ -527,6 +527,9 @@ def _maker(origin: Any) -> Callable:
     return next((_FORMS[key] for key in keys if key in _FORMS), _scalar)
 
 
+_compile = functools.lru_cache(maxsize=256)(compile)  # annotation texts come again and again
+
+
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
@@ -536,7 +539,7 @@ class _Scope:
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, self.names, self.local)
+        return eval(_compile(text.strip(), "<string>", "eval"), self.names, self.local)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
