@@ -212,8 +212,11 @@ def _write_text(value: object) -> str:
     return text
 
 
+_ENDLESS = 1 << 14_000  # about 4,200 digits; from 4,300 on CPython refuses to print
+
+
 def _write_number(value: float) -> float:
-    if not abs(value) < 1 << 14_000:  # about 4,200 digits; from 4,300 on CPython refuses to print
+    if not abs(value) < _ENDLESS:
         raise ValueError("JSON has no NaN, no infinity and no endless integers")
     return int(value) if isinstance(value, int) else float(value)
 
@@ -244,6 +247,7 @@ class Scalar(NamedTuple):
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
 SCALARS = {
     "builtins.str": Scalar("string"),
+    "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
     "builtins.int": Scalar("integer", read=_read_whole, write=_write_number),
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
@@ -523,15 +527,19 @@ def _maker(origin: Any) -> Callable:
     return next((_FORMS[key] for key in keys if key in _FORMS), _scalar)
 
 
+_compile = functools.lru_cache(maxsize=256)(compile)  # annotation texts come again and again
+
+
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
-    def __init__(self, names: dict, defs: dict):
-        self.names, self.defs = names, defs  # name → what it means, type → (its name, its shape)
+    def __init__(self, names: dict, local: dict, outer: _Scope | None = None):
+        self.names, self.local, self.outer = names, local, outer  # outer: of the record's user
+        self.defs: dict = outer.defs if outer else {}  # type → [its name, its shape]
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, self.names)
+        return eval(_compile(text.strip(), "<string>", "eval"), self.names, self.local)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
@@ -541,6 +549,10 @@ class _Scope:
             return _maker(origin or tp)(origin or tp, typing.get_args(tp) if origin else (), self)
         except SchemaError:
             raise
+        except RecursionError as error:
+            if self.outer:  # said once, of the parameter: a record would go on with its next field
+                raise
+            raise SchemaError("类型套得太深，请改用层数少一些的类型") from error
         except NameError as error:
             where = "请在模块顶层定义或导入它（不能在函数里，也不能只在 TYPE_CHECKING 下）"
             raise SchemaError(f"标注里的名字 {error.name} 找不到，{where}") from error
@@ -548,16 +560,20 @@ class _Scope:
             shown = f"{type(error).__name__}: {error}"
             raise SchemaError(f"类型标注读不懂（{shown}），{_WRITE_INSTEAD}") from error
 
-    def shared(self, tp: Any, make: Callable) -> Shape:
-        """A `$ref` to what `make` gives. It is made once, so a type may contain itself."""
-        if tp not in self.defs:
-            name = re.sub(r"\W", "_", tp.__name__, flags=re.ASCII)
+    def shared(self, key: Any, name: str, make: Callable, *, inline: bool = True) -> Shape:
+        """What `make` gives, in place, or a `$ref` to it if it contains itself or inline=False."""
+        new = key not in self.defs
+        entry = self.defs.setdefault(key, ["", None])
+        if not entry[0] and not (new and inline):
+            name = re.sub(r"\W", "_", name, flags=re.ASCII)
             while name in [taken for taken, _ in self.defs.values()]:
-                name += "_"  # another class of the same name
-            self.defs[tp] = name, None
-            self.defs[tp] = name, make()
-        ref = {"$ref": f"#/$defs/{self.defs[tp][0]}"}
-        return Shape(ref, lambda value: self.defs[tp][1].read(value))
+                name += "_"  # another type of the same name
+            entry[0] = name
+        if new:
+            entry[1] = make()
+            if not entry[0]:  # nothing refers to it
+                return self.defs.pop(key)[1]
+        return Shape({"$ref": f"#/$defs/{entry[0]}"}, lambda value: entry[1].read(value))
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -575,16 +591,29 @@ def _anything(origin, args, scope):
 def _stand_in(origin, args, scope):
     """The type meant: by the text "int" and by `Required[int]` int, by a TypeVar its bound."""
     if isinstance(text := getattr(origin, "__forward_arg__", origin), str):
-        return scope.shape(scope.resolve(text))
+        meant = scope.resolve(text)
+        if type(meant) is type:  # only an alias needs to be watched: JSON = dict[str, "JSON"]
+            return scope.shape(meant)
+        return scope.shared((text, scope), text, lambda: scope.shape(meant))
     if choices := getattr(origin, "__constraints__", ()):
         return scope.shape(typing.Union[choices])
     meant = [getattr(origin, name, None) for name in ("__supertype__", "__bound__", "type")]
     return scope.shape(next(filter(None, [*meant, *args]), Any))
 
 
+def _filled_in(tp: Any, origin: Any, args: tuple) -> Any:
+    """A type inside a generic: for Page[int], whose variable is T, list[T] becomes list[int]."""
+    meant = dict(zip(getattr(origin, "__parameters__", ()), args))
+    if isinstance(tp, typing.TypeVar):
+        return meant.get(tp, tp)
+    variables = getattr(tp, "__parameters__", ()) if typing.get_origin(tp) else ()
+    return tp[tuple(meant.get(v, v) for v in variables)] if variables else tp
+
+
 @_form("TypeAliasType")
 def _alias(origin, args, scope):
-    return scope.shared(origin, lambda: scope.shape(origin.__value__))
+    meant = _filled_in(origin.__value__, origin, args)
+    return scope.shared((origin, args), origin.__name__, lambda: scope.shape(meant))
 
 
 # --- patterns: regular expressions in linear time ---
@@ -868,13 +897,15 @@ class Parameters(NamedTuple):
         JSON values become what the annotations promise: 4096.0 an int, "2026-11-30" a date, an
         object a dataclass. Raises ToolError, which names the parameter, where that is impossible.
         """
-        if unknown := values.keys() - self.shapes.keys():
-            raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
+        if not values.keys() <= self.shapes.keys():
+            raise ToolError(f"没有参数 {'、'.join(sorted(values.keys() - self.shapes.keys()))}")
         positional, keyword = [], {}
         for name, _, required, value, by_position in self.parameters:
             if name in values:
                 try:
                     value = self.shapes[name].read(values[name])
+                except RecursionError as error:
+                    raise ToolError(f"参数 {name} 嵌套太深") from error
                 except Exception as error:  # a record's own constructor may raise anything
                     kind = "" if isinstance(error, ToolError) else f"{type(error).__name__} "
                     reason = " ".join(f"{kind}{error}".split())[:200]
@@ -942,12 +973,23 @@ def _describe(found, scope, *, name: str, owner: str, doc: Docstring) -> Paramet
 
 # --- records: types with named fields become JSON objects ---
 
-def _record_fields(cls: type, scope: _Scope) -> list[Parameter]:
+@functools.lru_cache(maxsize=256)
+def _names_inside(cls: type) -> dict:
+    """What annotations in the body of a class may mean: its classes, aliases, variables, itself."""
+    body = [pair for base in cls.__mro__[-2::-1] for pair in vars(base).items()]
+    body += [(tp.__name__, tp) for tp in (*getattr(cls, "__parameters__", ()), cls)]
+    kinds = ("typing", "types")  # of what list[int], Literal["a"], a TypeVar … are
+    return {name: tp for name, tp in body if isinstance(tp, type) or type(tp).__module__ in kinds}
+
+
+def _record_fields(cls: type, args: tuple) -> list[Parameter]:
     """Keys of a TypedDict, otherwise the parameters of the constructor."""
     try:
-        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+        hints = typing.get_type_hints(cls, localns=_names_inside(cls), include_extras=True)
     except Exception:  # then each is resolved by itself, so that an error names its field
         hints = getattr(cls, "__annotations__", {})
+    if args:
+        hints = {name: _filled_in(hint, cls, args) for name, hint in hints.items()}
     if not hasattr(cls, "__required_keys__"):
         fields = _signature(cls, cls.__name__)
         return [field._replace(type=hints.get(field.name, field.type)) for field in fields]
@@ -970,13 +1012,13 @@ def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
-def _record_shape(cls: type, scope: _Scope) -> Shape:
+def _record_shape(cls: type, args: tuple, scope: _Scope) -> Shape:
     import inspect
     name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
     module = vars(inspect.getmodule(cls) or types)
-    inside = _Scope({**scope.names, **module, name: cls}, scope.defs)
+    inside = _Scope({**scope.names, **scope.local, **module}, _names_inside(cls), scope)
     fields = _describe(
-        _record_fields(cls, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
+        _record_fields(cls, args), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value):
         _expect(value, dict)
@@ -989,20 +1031,29 @@ def _record_shape(cls: type, scope: _Scope) -> Shape:
 
 @_form("__dataclass_fields__", "__required_keys__", "_field_defaults")  # the latter: NamedTuple
 def _record(origin, args, scope):
-    return scope.shared(origin, lambda: _record_shape(origin, scope))
+    return scope.shared(
+        (origin, args), origin.__name__, lambda: _record_shape(origin, args, scope), inline=False)
 
 
 # --- functions ---
 
 def _scope_of(fn: Any) -> _Scope:
-    """The names for a function's postponed annotations: those of its module."""
+    """The names for a function's postponed annotations: of module, class, closure, variables."""
     import inspect
     written = inspect.unwrap(fn)
     if isinstance(written, functools.partial):
         return _scope_of(written.func)
-    written = written if hasattr(written, "__name__") else type(written).__call__
-    names = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
-    return _Scope(names, {})
+    owner = getattr(written, "__self__", getattr(fn, "__self__", None))
+    if not hasattr(written, "__name__"):  # an object that can be called
+        owner, written = written, type(written).__call__
+    names = {**_names_inside(owner if isinstance(owner, type) else type(owner))}
+    free = getattr(getattr(written, "__code__", None), "co_freevars", ())
+    for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
+        with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
+            names[name] = cell.cell_contents
+    names |= {tp.__name__: tp for tp in getattr(written, "__type_params__", ())}
+    module = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
+    return _Scope(module, names)
 
 
 def read_parameters(fn: Callable) -> Parameters:
@@ -1046,13 +1097,14 @@ def output_schema(fn: Callable) -> dict | None:
     import dataclasses
     import inspect
     with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
-        scope, cls = _scope_of(fn), inspect.signature(fn).return_annotation
-        cls = scope.resolve(cls) if isinstance(cls, str) else cls
+        scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
+        tp = scope.resolve(tp) if isinstance(tp, str) else tp
+        cls = typing.get_origin(tp) or tp
         keys = (
             {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls)
             else cls.__required_keys__ | cls.__optional_keys__
         )
-        schema = _record_shape(cls, scope).schema
+        schema = _record_shape(cls, typing.get_args(tp), scope).schema
         if keys == set(schema["properties"]):  # a field may be set by no parameter
             return scope.schema(schema)
     return None
