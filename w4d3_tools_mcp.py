@@ -1511,8 +1511,8 @@ def _rule_parts(_, value, path, node):
 def _rule_names(wanted, value, path, node):
     for name in value:
         for problem in wanted.check(name, path + (name,)):
-            return f"的键 {show(name, 60)} 不合要求：{problem}"
-    return ""
+            return [problem._replace(text=_cut(f"键名不合要求：{problem}"))]
+    return ()
 
 
 def _rule_ref(target, value, path, node):
@@ -2470,7 +2470,8 @@ MISREAD = (
     (r"\b(?:round|perm|int|abs|sqrt|float)\([1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
     (r"(?s)^(?=.*,\s).*(?<![\w.])[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
     (r"[\w)]!=", "5!=120 有两种读法：不等于写 5 != 120，阶乘写 factorial(5) == 120"),
-    (r"\d(?:and|else|for|if|in|is|not|or)\b", "只支持算术、比较和函数"),
+    # 1if 2 else 3, 5inches, 0x1for: of a number that runs into a keyword Python would warn.
+    (r"\d[a-fA-F]*[jJ]?(?:and|else|for|if|in|is|not|or)", "只支持算术、比较和函数，单位去掉"),
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (

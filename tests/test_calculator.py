@@ -548,6 +548,11 @@ def test_parsing_warns_of_nothing():
             "1 .e",
             "2is 2",
             "1not in 2",
+            "5inches",
+            "9inf",
+            "3orders",
+            "0x1ffor",
+            "2jor 3",
         ]:
             refusal(text)
 
