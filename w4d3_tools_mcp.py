@@ -3486,7 +3486,7 @@ class LargeNotesIndex(NotesIndex):
 NOTES_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "notes")
 MOST_HITS = 20  # more than a model reads with care
 LARGEST = 10**9  # of any one factor of the KV cache; real models stay far below
-NOTE_CHARACTERS = 6000  # read_note returns whole sections
+NOTE_CHARACTERS = 6000  # a whole section or MOST_HITS hits, which must not be cut inside the JSON
 
 
 def calculator(expression: str) -> int | float | bool:
@@ -3583,7 +3583,7 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
         note = index.find(section)
         return f"{note.full_name}\n\n{note.text}"
 
-    read_note.tool = {"characters": NOTE_CHARACTERS}
+    search_notes.tool = read_note.tool = {"characters": NOTE_CHARACTERS}
     return search_notes, read_note
 
 
