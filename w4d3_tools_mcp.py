@@ -2882,7 +2882,8 @@ class Note(NamedTuple):
     @property
     def full_name(self) -> str:
         """The id and the title, where the id does not end with it already."""
-        return self.section if self.title in self.section else f"{self.section} {self.title}"
+        said = f" > {self.title} (" in f" > {self.section} ("  # the copy of a section ends with (2)
+        return self.section if said else f"{self.section} {self.title}"
 
 
 class Hit(NamedTuple):
