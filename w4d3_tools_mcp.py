@@ -1605,13 +1605,13 @@ def _references(schema: object) -> list[str]:
 
 def _resolved(pointer: str, keyword: str, node: SchemaRules) -> tuple[SchemaRules]:
     """Return the node behind a `$ref`, made when it is first met."""
-    root, refs = node.home.root, node.home.refs
+    refs = node.home.refs
     if pointer not in refs:
-        target, onward, met = _target(pointer, root), [pointer], set()
+        target, onward, met = _target(pointer, node.home.root), [pointer], set()
         if target is None:
             raise SchemaError(f"找不到 $ref {show(pointer, 80)}（只支持本模式之内的 #/…）")
         for step in itertools.islice(onward, 1_000):  # `onward` grows meanwhile
-            new = set(_references(_target(step, root))) - met
+            new = node.home.linked(step) - met
             met |= new
             onward += new
         if pointer in met:
@@ -1716,6 +1716,7 @@ class SchemaRules:
         self.where = where  # JSON pointer
         if home is None:
             self.root, self.refs, self.notes = schema, {}, []
+            self.linked = functools.cache(lambda at: {*_references(_target(at, schema))})
         self.own, self.names = {}, _ANY
         try:
             self.names = _types(schema)

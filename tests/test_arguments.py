@@ -1172,6 +1172,15 @@ def test_doubling_references_cannot_take_exponential_time():
     assert validate_arguments({"v": "x"}, one({"$ref": "#/$defs/d0"}) | {"$defs": defs})
 
 
+def test_each_reference_is_looked_up_a_few_times_however_they_are_knit(monkeypatch):
+    lookups, target = [], m._target
+    monkeypatch.setattr(m, "_target", lambda *args: lookups.append(args[0]) or target(*args))
+    layers = [[{"$ref": f"#/$defs/d{i + 1}_{j}"} for j in range(20)] for i in range(8)] + [[{}]]
+    defs = {f"d{i}_{j}": {"anyOf": refs} for i, refs in enumerate(layers) for j in range(20)}
+    assert check_schema({**one({"$ref": "#/$defs/d0_0"}), "$defs": defs}) == []
+    assert len(lookups) <= 3 * len(defs)  # 13,000, if each loop were looked for from the start
+
+
 def test_schemas_of_any_depth_and_size_compile():
     deep_schema = {"type": "object"}
     for _ in range(5_000):
