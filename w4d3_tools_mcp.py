@@ -1374,8 +1374,12 @@ def _lossless(value: object, names: Iterable[str]) -> object:
 
 def _advice(value: object, names: Iterable[str]) -> str:
     """Return what to do about a text where the types `names` are wanted, or ""."""
-    bare = _lossless(value, names) if type(value) is str else value
-    return f"；请直接写 {show(bare, 40)}，不要加引号" if bare is not value else ""
+    if type(value) is not str or "string" in names:
+        return ""
+    bare = _lossless(value, names)
+    opened = {"[": "array", "{": "object"}.get(value.lstrip()[:1])  # perhaps with Python's quotes
+    wanted = opened if bare is value else show(bare, 40)
+    return f"；请直接写 {wanted}，不要加引号" if opened in names or bare is not value else ""
 
 
 # ── Rules ──
@@ -2509,7 +2513,7 @@ def _normalize(text: str) -> str:
     _check_spelling(text, DASHES)
     text = text.translate(TO_ASCII).strip()
     if "math" in text:  # models often write math.sqrt(2)
-        text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text)
+        text = re.sub(r"(?<![\w.])math\s*\.\s*(?=[a-z])", "", text)
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"

@@ -797,6 +797,17 @@ MESSAGES = [
         {"v": "{}"},
         ['参数 v 应该是 object，收到的是 "{}"；请直接写 {}，不要加引号'],
     ),
+    (  # Python's quotes, or cut off: not mended, but the advice is the same
+        one({"type": "object"}),
+        {"v": "{'a': 1}"},
+        ["参数 v 应该是 object，收到的是 \"{'a': 1}\"；请直接写 object，不要加引号"],
+    ),
+    (
+        one({"type": ["array", "null"]}),
+        {"v": " [1, 2"},
+        ['参数 v 应该是 array 或 null，收到的是 " [1, 2"；请直接写 array，不要加引号'],
+    ),
+    (one({"type": "object"}), {"v": "[1"}, ['参数 v 应该是 object，收到的是 "[1"']),
     (one({"type": ["integer", "null"]}), {"v": []}, ["参数 v 应该是 integer 或 null，收到的是 []"]),
     (
         obj(v={"type": "string"}),

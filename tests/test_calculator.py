@@ -149,6 +149,7 @@ def test_functions_are_those_of_the_math_module(text):
     expected = eval(text, vars(math).copy())
     assert same(safe_eval(text), expected)
     assert same(safe_eval("math." + text), expected)
+    assert same(safe_eval("math . " + text), expected)
 
 
 @pytest.mark.parametrize(
