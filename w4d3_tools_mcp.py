@@ -1426,8 +1426,12 @@ def _lossless(value: object, names: Iterable[str]) -> object:
 
 def _advice(value: object, names: Iterable[str]) -> str:
     """Return what to do about a text where the types `names` are wanted, or ""."""
-    bare = _lossless(value, names) if type(value) is str else value
-    return f"；请直接写 {show(bare, 40)}，不要加引号" if bare is not value else ""
+    if type(value) is not str or "string" in names:
+        return ""
+    bare = _lossless(value, names)
+    opened = {"[": "array", "{": "object"}.get(value.lstrip()[:1])  # perhaps with Python's quotes
+    wanted = opened if bare is value else show(bare, 40)
+    return f"；请直接写 {wanted}，不要加引号" if opened in names or bare is not value else ""
 
 
 # ── Rules ──
@@ -1563,8 +1567,8 @@ def _rule_parts(_, value, path, node):
 def _rule_names(wanted, value, path, node):
     for name in value:
         for problem in wanted.check(name, path + (name,)):
-            return f"的键 {show(name, 60)} 不合要求：{problem}"
-    return ""
+            return [problem._replace(text=_cut(f"键名不合要求：{problem}"))]
+    return ()
 
 
 def _rule_ref(target, value, path, node):
@@ -1657,13 +1661,13 @@ def _references(schema: object) -> list[str]:
 
 def _resolved(pointer: str, keyword: str, node: SchemaRules) -> tuple[SchemaRules]:
     """Return the node behind a `$ref`, made when it is first met."""
-    root, refs = node.home.root, node.home.refs
+    refs = node.home.refs
     if pointer not in refs:
-        target, onward, met = _target(pointer, root), [pointer], set()
+        target, onward, met = _target(pointer, node.home.root), [pointer], set()
         if target is None:
             raise SchemaError(f"找不到 $ref {show(pointer, 80)}（只支持本模式之内的 #/…）")
         for step in itertools.islice(onward, 1_000):  # `onward` grows meanwhile
-            new = set(_references(_target(step, root))) - met
+            new = node.home.linked(step) - met
             met |= new
             onward += new
         if pointer in met:
@@ -1768,6 +1772,7 @@ class SchemaRules:
         self.where = where  # JSON pointer
         if home is None:
             self.root, self.refs, self.notes = schema, {}, []
+            self.linked = functools.cache(lambda at: {*_references(_target(at, schema))})
         self.own, self.names = {}, _ANY
         try:
             self.names = _types(schema)
@@ -2522,7 +2527,8 @@ MISREAD = (
     (r"\b(?:round|perm|int|abs|sqrt|float)\([1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
     (r"(?s)^(?=.*,\s).*(?<![\w.])[1-9]\d{0,2},\d{3}(?!\d)", SEPARATED),
     (r"[\w)]!=", "5!=120 有两种读法：不等于写 5 != 120，阶乘写 factorial(5) == 120"),
-    (r"\d(?:and|else|for|if|in|is|not|or)\b", "只支持算术、比较和函数"),
+    # 1if 2 else 3, 5inches, 0x1for: of a number that runs into a keyword Python would warn.
+    (r"\d[a-fA-F]*[jJ]?(?:and|else|for|if|in|is|not|or)", "只支持算术、比较和函数，单位去掉"),
 )
 # What probably happened when Python could not read the text at all; the first that fits is told.
 MALFORMED = (
@@ -2559,7 +2565,7 @@ def _normalize(text: str) -> str:
     _check_spelling(text, DASHES)
     text = text.translate(TO_ASCII).strip()
     if "math" in text:  # models often write math.sqrt(2)
-        text = re.sub(r"(?<![\w.])math\.\s*(?=[a-z])", "", text)
+        text = re.sub(r"(?<![\w.])math\s*\.\s*(?=[a-z])", "", text)
     text = re.sub(SUPERSCRIPT_RUN, lambda run: f"**({run[0].translate(SUPERSCRIPTS)})", text)
     if foreign := re.search(FOREIGN, text):
         sign = foreign[0] if foreign[0].isprintable() else f"U+{ord(foreign[0]):04X}"
@@ -2933,7 +2939,8 @@ class Note(NamedTuple):
     @property
     def full_name(self) -> str:
         """The id and the title, where the id does not end with it already."""
-        return self.section if self.title in self.section else f"{self.section} {self.title}"
+        said = f" > {self.title} (" in f" > {self.section} ("  # the copy of a section ends with (2)
+        return self.section if said else f"{self.section} {self.title}"
 
 
 class Hit(NamedTuple):
@@ -3537,7 +3544,7 @@ class LargeNotesIndex(NotesIndex):
 NOTES_FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "notes")
 MOST_HITS = 20  # more than a model reads with care
 LARGEST = 10**9  # of any one factor of the KV cache; real models stay far below
-NOTE_CHARACTERS = 6000  # read_note returns whole sections
+NOTE_CHARACTERS = 6000  # a whole section or MOST_HITS hits, which must not be cut inside the JSON
 
 
 def calculator(expression: str) -> int | float | bool:
@@ -3634,7 +3641,7 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
         note = index.find(section)
         return f"{note.full_name}\n\n{note.text}"
 
-    read_note.tool = {"characters": NOTE_CHARACTERS}
+    search_notes.tool = read_note.tool = {"characters": NOTE_CHARACTERS}
     return search_notes, read_note
 
 

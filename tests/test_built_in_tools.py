@@ -214,3 +214,9 @@ def test_every_section_is_the_first_answer_to_a_chinese_and_an_english_query():
 def test_results_stay_within_the_lectures_length():
     result = call("search_notes", query="模型 注意力 显存 训练", top_k=5)
     assert len(result.text) <= 1500 and json.loads(result.text)["hits"]
+
+
+def test_as_many_hits_as_were_asked_for_arrive_whole():
+    for item in QUERIES[::5]:
+        hits = json.loads(call("search_notes", query=item["query"], top_k=20).text)["hits"]
+        assert hits == search_notes(item["query"], 20)["hits"]

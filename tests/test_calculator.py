@@ -149,6 +149,7 @@ def test_functions_are_those_of_the_math_module(text):
     expected = eval(text, vars(math).copy())
     assert same(safe_eval(text), expected)
     assert same(safe_eval("math." + text), expected)
+    assert same(safe_eval("math . " + text), expected)
 
 
 @pytest.mark.parametrize(
@@ -548,6 +549,11 @@ def test_parsing_warns_of_nothing():
             "1 .e",
             "2is 2",
             "1not in 2",
+            "5inches",
+            "9inf",
+            "3orders",
+            "0x1ffor",
+            "2jor 3",
         ]:
             refusal(text)
 

@@ -779,6 +779,8 @@ def test_changes_are_seen_by_the_next_question_after_a_while(tmp_path, monkeypat
         ("# 标题\n\n## §2 二\n\nx\n", "a §2", "a §2 二"),
         ("## b\n\nx\n\n## b\n\ny\n", "a > b (2)", "a > b (2)"),
         ("# Week 1 Day 4\n\nx\n", "Week 1 Day 4", "Week 1 Day 4"),
+        ("# Week 1 Day 4 · 4\n\nx\n", "Week 1 Day 4", "Week 1 Day 4 4"),
+        ("# Week 1 Day 4\n\n## §2 Day\n\nx\n", "Week 1 Day 4 §2", "Week 1 Day 4 §2 Day"),
     ],
 )
 def test_no_name_is_shown_twice(tmp_path, text, section, shown):
