@@ -8018,8 +8018,8 @@ class Wire:
         self._descriptor, self._owner = descriptor, os.getpid()
         self.lock, self._held, self._due = threading.Lock(), bytearray(), 0.0
 
-    def send(self, message: object, *, hold: bool = False) -> None:
-        """Write one message, or hold it until one is sent that is due, or `flush`."""
+    def send(self, message: object, *, hold: Callable[[], bool] = bool) -> None:
+        """Write one message, or hold it if `hold()` until one is sent that is due, or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
@@ -8031,7 +8031,8 @@ class Wire:
             if not self._held:
                 self._due = now + HOLD_SECONDS
             self._held += line
-        if not hold or now > self._due:
+            due = not hold() or now > self._due  # asked now: a new thread may read and wait by now
+        if due:
             self.flush()
 
     def flush(self) -> None:
@@ -8130,7 +8131,7 @@ class Relay:
         for line in self._lines:
             for begun in self._begin(line):
                 if isinstance(begun, dict):
-                    self._wire.send(begun, hold=True)
+                    self._wire.send(begun, hold=lambda: True)
                 elif not self._run(begun):
                     return
         self._finish()
@@ -8148,7 +8149,7 @@ class Relay:
         self._current = request
         if not self._begun.is_set():
             self._begun.set()
-        request.run(lambda message: self._wire.send(message, hold=self._current is request))
+        request.run(lambda message: self._wire.send(message, hold=lambda: self._current is request))
         with self._lock:
             if self._current is request:
                 self._current = None

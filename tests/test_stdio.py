@@ -1,9 +1,11 @@
 """§18: real pipes and child processes. Rows are numbered as in the notes on hostile input."""
 
+import io
 import json
 import os
 import pathlib
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -493,6 +495,27 @@ def test_tool_that_closes_standard_error_does_not_keep_the_server_alive(tools_fi
     with Pipe(tools_file) as pipe:
         pipe.send(call(1, "close_streams", {}), request(2, "ping")).until(2)
         assert pipe.end()[0] == 0
+
+
+def test_answer_whose_thread_stops_reading_while_it_is_encoded_is_not_held(monkeypatch):
+    """No further line comes to flush it: the other thread already waits for one."""
+    encode = m.encode
+
+    def slow(message):
+        while not relay._late:  # another thread reads by now
+            time.sleep(0.001)
+        time.sleep(0.1)  # and has flushed what was held
+        return encode(message)
+
+    monkeypatch.setattr(m, "encode", slow)
+    (read, write), (out, into) = os.pipe(), os.pipe()
+    wire = m.Wire(into)
+    source = io.BufferedReader(m._Input(read, wire))
+    relay = m.Relay(source, wire, m.McpServer(m.ToolRegistry()))
+    threading.Thread(target=relay.run, daemon=True).start()
+    os.write(write, as_line(call(1)))
+    assert select.select([out], [], [], 5)[0]
+    assert json.loads(os.read(out, 2**16))["id"] == 1
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-03-26"])
