@@ -9518,7 +9518,7 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    yield from _misshapen("content", "tools/call", result, f"{who} 的结果")
+    yield from _misshapen("content", "tools/call", result, f"{who} 的结果：")
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
