@@ -9791,9 +9791,10 @@ def claude_config_path() -> str:
 def _merged(old: bytes, block: dict, path: str) -> str:
     """The configuration with our entry, as text. Raises McpError where there is no place for it."""
     try:
-        config = json.loads(old.decode("utf-8-sig").strip() or "{}")
+        text = old.decode("utf-8-sig").strip() or "{}"
+        config = json.loads(text, parse_constant=_refuse_word)
         config.setdefault("mcpServers", {}).update(block["mcpServers"])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
         raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
@@ -9807,6 +9808,7 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
+    path = os.path.realpath(path)  # of a link, what it leads to is written; the link stays
     old, draft = b"", f"{path}.new"
     if os.path.exists(path):
         with open(path, "rb") as file:

@@ -264,7 +264,30 @@ def test_write_keeps_everything_else_and_a_copy(tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak"]
 
 
-@pytest.mark.parametrize("text", ["{broken", "[]", '"x"', '{"mcpServers": []}', "// comment\n{}"])
+@pytest.mark.parametrize("leads_to", ["a file", "nothing"])
+def test_write_keeps_a_link_and_writes_what_it_leads_to(tmp_path, leads_to):
+    real, path = tmp_path / "dotfiles" / "claude.json", tmp_path / "claude_desktop_config.json"
+    real.parent.mkdir()
+    if leads_to == "a file":
+        real.write_text('{"theme": "暗"}', encoding="utf-8")
+    path.symlink_to(real)
+    list(m.write_claude_config(str(path), COMMAND))
+    assert path.is_symlink() and "cme295-notes" in real.read_text("utf-8")
+    assert (real.parent / "claude.json.bak").exists() == (leads_to == "a file")
+
+
+NO_JSON = [
+    "{broken",
+    "[]",
+    '"x"',
+    '{"mcpServers": []}',
+    "// comment\n{}",
+    '{"x": NaN}',
+    "[" * 10**5,
+]
+
+
+@pytest.mark.parametrize("text", NO_JSON, ids=lambda text: text[:20])
 def test_write_refuses_what_it_cannot_keep(tmp_path, text):
     path = tmp_path / "claude_desktop_config.json"
     path.write_text(text, encoding="utf-8")
