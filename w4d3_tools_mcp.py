@@ -9067,6 +9067,7 @@ def mock_model(question: str) -> MockLLM:
 
 MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
 MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
+MCP_TRACED = 5000  # latest messages of one step; a server may write without end
 
 # The work of both sessions: method of McpClient and its arguments.
 MCP_WORK = (
@@ -9140,7 +9141,7 @@ Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, ite
 
 
 def _traced(
-    trace: list[tuple], act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
+    trace: collections.deque, act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
 ) -> Any:
     """Do it and yield the messages of it; returns what came out, None for an error reply.
 
@@ -9150,13 +9151,13 @@ def _traced(
         with contextlib.suppress(RpcError):
             return act(*arguments)
     finally:  # the last messages before a server fails say most
-        while trace:
-            yield *trace.pop(0), next(remarks, "")
+        for _ in range(len(trace)):  # not what is written meanwhile
+            yield *trace.popleft(), next(remarks, "")
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
@@ -9198,7 +9199,7 @@ def _entry_line(entry: dict) -> str:
 
 def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -114,6 +115,20 @@ for line in sys.stdin:
 def test_visit_that_fails_shows_what_was_said_and_has_exit_code_1(body, shown):
     code, out, err = run("--mcp-demo", "--", sys.executable, "-c", body)
     assert code == 1 and shown in out and err.startswith("没有完成")
+
+
+def test_visit_to_a_server_that_writes_without_end_comes_to_an_end(monkeypatch):
+    """It writes faster than anybody can read; the latest lines of each step are shown."""
+    for name in ("seconds", "probe_seconds"):
+        monkeypatch.setitem(m.McpClient.__init__.__kwdefaults__, name, 0.3)
+    monkeypatch.setattr(m, "MCP_TRACED", 99)
+    endless = [sys.executable, "-c", "while True: print('y' * 9, flush=True)"]
+    shown = []
+    with pytest.raises(m.McpError):
+        for item in m.mcp_visit(endless, m.Style(80)):
+            shown.append(item)
+            assert len(shown) <= 100
+            time.sleep(0.001)  # a slow screen
 
 
 @pytest.mark.parametrize(
