@@ -8065,6 +8065,8 @@ def _private_pipes() -> tuple[io.BufferedReader, Wire]:
             os.fstat(descriptor)
         except OSError:
             os.dup2(nowhere, descriptor)
+        if os.name == "posix":  # else a read or write that would wait is taken for the end
+            os.set_blocking(descriptor, True)
     wire = Wire(os.dup(1))
     source = io.BufferedReader(_Input(os.dup(0), wire), 2**16)
     os.dup2(nowhere, 0)

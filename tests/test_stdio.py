@@ -617,6 +617,25 @@ def test_reader_that_goes_away_ends_the_process():
 
 
 @posix
+@posix
+@pytest.mark.parametrize("number", [0, 1])
+def test_descriptors_that_do_not_wait_are_made_to(number):
+    """Some hosts hand out their own, non-blocking end of a pipe."""
+    ends = [os.pipe(), os.pipe()]
+    os.set_blocking(ends[0][0] if number == 0 else ends[1][1], False)
+    server = subprocess.Popen(SERVER, stdin=ends[0][0], stdout=ends[1][1])
+    os.close(ends[0][0])
+    os.close(ends[1][1])
+    asked = b"".join(as_line(request(id, "tools/list")) for id in range(60))
+    with open(ends[0][1], "wb", 0) as into, open(ends[1][0], "rb") as out:
+        assert select.select([out], [], [], 1)[0] == []  # it waits
+        into.write(asked)
+        time.sleep(0.5)  # more answers than a pipe holds
+        into.close()
+        assert len(out.readlines()) == 60
+    assert server.wait(5) == 0
+
+
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", ">&-"])
 def test_missing_descriptors_do_no_harm(closed):
     done = subprocess.run(
