@@ -8077,8 +8077,8 @@ class Wire:
         self._descriptor, self._owner = descriptor, os.getpid()
         self.lock, self._held, self._due = threading.Lock(), bytearray(), 0.0
 
-    def send(self, message: object, *, hold: bool = False) -> None:
-        """Write one message, or hold it until one is sent that is due, or `flush`."""
+    def send(self, message: object, *, hold: Callable[[], bool] = bool) -> None:
+        """Write one message, or hold it if `hold()` until one is sent that is due, or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
@@ -8090,7 +8090,8 @@ class Wire:
             if not self._held:
                 self._due = now + HOLD_SECONDS
             self._held += line
-        if not hold or now > self._due:
+            due = not hold() or now > self._due  # asked now: a new thread may read and wait by now
+        if due:
             self.flush()
 
     def flush(self) -> None:
@@ -8123,6 +8124,8 @@ def _private_pipes() -> tuple[io.BufferedReader, Wire]:
             os.fstat(descriptor)
         except OSError:
             os.dup2(nowhere, descriptor)
+        if os.name == "posix":  # else a read or write that would wait is taken for the end
+            os.set_blocking(descriptor, True)
     wire = Wire(os.dup(1))
     source = io.BufferedReader(_Input(os.dup(0), wire), 2**16)
     os.dup2(nowhere, 0)
@@ -8189,7 +8192,7 @@ class Relay:
         for line in self._lines:
             for begun in self._begin(line):
                 if isinstance(begun, dict):
-                    self._wire.send(begun, hold=True)
+                    self._wire.send(begun, hold=lambda: True)
                 elif not self._run(begun):
                     return
         self._finish()
@@ -8207,7 +8210,7 @@ class Relay:
         self._current = request
         if not self._begun.is_set():
             self._begun.set()
-        request.run(lambda message: self._wire.send(message, hold=self._current is request))
+        request.run(lambda message: self._wire.send(message, hold=lambda: self._current is request))
         with self._lock:
             if self._current is request:
                 self._current = None
@@ -9125,6 +9128,7 @@ def mock_model(question: str) -> MockLLM:
 
 MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
 MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
+MCP_TRACED = 5000  # latest messages of one step; a server may write without end
 
 # The work of both sessions: method of McpClient and its arguments.
 MCP_WORK = (
@@ -9198,7 +9202,7 @@ Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, ite
 
 
 def _traced(
-    trace: list[tuple], act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
+    trace: collections.deque, act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
 ) -> Any:
     """Do it and yield the messages of it; returns what came out, None for an error reply.
 
@@ -9208,13 +9212,13 @@ def _traced(
         with contextlib.suppress(RpcError):
             return act(*arguments)
     finally:  # the last messages before a server fails say most
-        while trace:
-            yield *trace.pop(0), next(remarks, "")
+        for _ in range(len(trace)):  # not what is written meanwhile
+            yield *trace.popleft(), next(remarks, "")
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
@@ -9256,7 +9260,7 @@ def _entry_line(entry: dict) -> str:
 
 def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
@@ -9576,7 +9580,7 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    yield from _misshapen("content", "tools/call", result, f"{who} 的结果")
+    yield from _misshapen("content", "tools/call", result, f"{who} 的结果：")
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
@@ -9849,9 +9853,10 @@ def claude_config_path() -> str:
 def _merged(old: bytes, block: dict, path: str) -> str:
     """The configuration with our entry, as text. Raises McpError where there is no place for it."""
     try:
-        config = json.loads(old.decode("utf-8-sig").strip() or "{}")
+        text = old.decode("utf-8-sig").strip() or "{}"
+        config = json.loads(text, parse_constant=_refuse_word)
         config.setdefault("mcpServers", {}).update(block["mcpServers"])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
         raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
@@ -9865,6 +9870,7 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
+    path = os.path.realpath(path)  # of a link, what it leads to is written; the link stays
     old, draft = b"", f"{path}.new"
     if os.path.exists(path):
         with open(path, "rb") as file:
