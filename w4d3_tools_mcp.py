@@ -4943,9 +4943,9 @@ class _Scan:
             opener = marker.replace("/", "").rstrip(">")
             self.opened = self.opened or self.text.find(opener, self.reading.begin, at) >= 0
             return after if self.opened else self.take(at, after)
-        for row in () if quoted else _ROWS[marker]:
+        for row in _ROWS[marker]:
             if block := _read_block(row, self.text, at, self.reading):
-                if self.keep_calls:
+                if quoted or self.keep_calls:  # all of it: a marker inside may open a call, too
                     return block[0]
                 self.calls += block[1]
                 return self.take(at, block[0])
