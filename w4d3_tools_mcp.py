@@ -120,6 +120,8 @@ class SchemaError(TypeError, ValueError):
 class BackendError(Exception):
     """The model could not be asked, or did not answer; the message tells the user what to do."""
 
+    turn: Turn | None = None  # what had arrived of an answer that broke off
+
 
 class RpcError(Exception):
     """A JSON-RPC error reply: `code`, `message` and optional `data` (JSON-RPC 2.0, section 5.1)."""
@@ -6932,6 +6934,8 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in.
     """
 
+    turn: Turn | None = None  # what had arrived before
+
     def __init__(self, status: int, text: str, value: object = None, headers: Mapping = {}):
         super().__init__(text)
         self.status, self.text, self.value, self.headers = status, text, value, headers
@@ -7577,15 +7581,22 @@ class HttpModel:
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
         fold, screen = self.fold(call_ids(question.messages)), TextStream(question.tools)
-        for value in self._objects(self.path, body):
-            for kind, piece in fold.feed(value):
-                for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
-                    show(*shown)
+        broken = None
+        try:
+            for value in self._objects(self.path, body):
+                for kind, piece in fold.feed(value):
+                    for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
+                        show(*shown)
+            if not fold.done:
+                raise HttpError(0, "连接断了，没有结束标记")
+        except (HttpError, BackendError) as error:
+            broken = error
         for shown in screen.close():
             show(*shown)
-        if not fold.done:
-            begun = cut(screen.parts.text, 300)
-            raise HttpError(0, "连接断了，没有结束标记" + (f"（已收到：{begun}）" if begun else ""))
+        if broken:
+            if begun := screen.parts.text:
+                broken.turn, broken.args = screen.parts, (f"{broken}（已收到：{cut(begun, 300)}）",)
+            raise broken
         plain = fold.turn()
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
@@ -7634,7 +7645,7 @@ class HttpModel:
 
     def _explained(self, failure: HttpError, advice: str = "") -> BackendError:
         """What happened and what to do; `advice` is better than ours."""
-        status, text = failure.status, failure.text.rstrip("。.") or "（没有说明）"
+        status, text = failure.status, str(failure).rstrip("。.") or "（没有说明）"
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
                 text += f"（对话有 {tokens} 个 token，服务器的上下文只有 {room} 个）"
@@ -7643,13 +7654,15 @@ class HttpModel:
             advice = f"服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
-            if status in statuses or (words and re.search(words, text))
+            if status in statuses or (words and re.search(words, failure.text))
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
-        return BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem.turn = failure.turn
+        return problem
 
     def _known_models(self) -> str:
         try:

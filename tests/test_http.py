@@ -564,6 +564,32 @@ def test_an_error_inside_a_stream_is_an_error(chunks):
         assert len(server.requests) == 3
 
 
+BROKEN = {  # what comes behind the beginning of an answer; what the user is told
+    "D6 an error": (
+        [{"error": {"message": "overloaded", "code": 502}, "choices": []}],
+        "overloaded",
+    ),
+    "an error nobody retries": ([{"error": {"message": "no good", "code": 400}}], "no good"),
+    "D8 an early end": ([], "没有结束标记"),
+    "no JSON": (["data: {\n\n"], "不是 JSON"),
+    "silence": (None, "没有动静"),
+}
+
+
+@pytest.mark.parametrize("chunks, told", BROKEN.values(), ids=BROKEN)
+def test_what_had_arrived_before_a_stream_broke_is_kept(chunks, told):
+    begun = events(delta(content="答案"), delta(content="是 39"), *chunks or [], done=False)
+    with FakeServer(*[begun] * 3) as server:
+        if chunks is None:
+            begun.pieces += (server.released,)
+        client = Client(server, patience=w.Patience(2, 0.3, 9))
+        with pytest.raises(w.BackendError, match=told) as caught:
+            client.run()
+        assert "（已收到：答案是 39）" in str(caught.value)
+        assert caught.value.turn.text == "答案是 39"
+        assert client.pieces[-1] == ("text", "答案是 39")
+
+
 CUT = {
     "D8 cut in text": [events(*TEXT[:2], done=False)],
     "D8 cut in a call": [events(delta(tool_calls=[call('{"expr', index=0)]), done=False)],

@@ -304,7 +304,9 @@ def test_calls_after_reasoning_are_read_and_those_inside_it_are_not(family):
 
 
 @FAMILIES
-@pytest.mark.parametrize("mark, end", [("> ", ""), ("- ", ""), ("例：“", "”"), ("（", "）"), ("`", "`")])
+@pytest.mark.parametrize(
+    "mark, end", [("> ", ""), ("- ", ""), ("例：“", "”"), ("（", "）"), ("`", "`")]
+)
 def test_what_a_line_quotes_or_lists_runs_nothing_whatever_markers_it_has_inside(family, mark, end):
     row, write = WRITERS[family]
     text = f"它这样写：\n{mark}{write([('today', {})])}{end}\n完。"
