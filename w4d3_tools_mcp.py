@@ -4420,9 +4420,9 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
     arguments = _parsed(arguments)
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
         case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
-            inner, known = _parsed(inner), reading.parameters(name).keys()
-            if known and isinstance(inner, dict) and inner.keys() <= known:
-                arguments = inner
+            inner, outer = (ToolCall("", name, each) for each in (_parsed(inner), arguments))
+            if reading.fits(inner) and not reading.fits(outer):  # a tool may have an `input`
+                arguments = inner.arguments
         case dict() | str():
             pass
         case _:

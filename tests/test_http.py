@@ -166,6 +166,29 @@ def test_A3_empty_arguments_go_back_as_an_empty_object(arguments):
         assert server.bodies()[1]["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
+@pytest.mark.parametrize(
+    "value", ["", "{}", '{"input": "x"}', '{"x": 1}', {}, {"input": 1}, {"x": 1}]
+)
+def test_A10_a_parameter_that_has_the_name_of_a_wrapper_is_none(value):
+    schema = {"type": "object", "properties": {"input": {}, "x": {}}}
+    question = w.Question([], [{"name": "run", "description": "x", "parameters": schema}])
+    written = json.dumps({"name": "run", "arguments": {"input": value}})
+    for turn in (
+        w.Turn("", (w.ToolCall("a", "run", json.dumps({"input": value})),)),
+        w.Turn(f"<tool_call>{written}</tool_call>"),
+    ):
+        (called,) = w.sorted_text(turn, question).calls
+        assert w.parse_arguments(called.arguments) == {"input": value}
+
+
+@pytest.mark.parametrize("arguments", ['{"arguments": {}}', '{"input": "{}"}', '{"input": ""}'])
+def test_A10_a_wrapper_around_nothing_is_taken_off_too(arguments):
+    schema = {"type": "object", "properties": {}}
+    question = w.Question([], [{"name": "now", "description": "x", "parameters": schema}])
+    turn = w.Turn("", (w.ToolCall("a", "now", arguments),))
+    assert w.sorted_text(turn, question).calls[0].arguments == {}
+
+
 def test_A6_an_object_given_as_text_reaches_the_tool_as_an_object():
     tools = w.ToolRegistry(coerce=True)
 
