@@ -4066,13 +4066,16 @@ def _numbered(number: int) -> str:
 
 
 def _tidy_assistant(message: dict, number: int) -> dict:
-    """The message with `content`, and calls with an id and arguments as JSON text of an object."""
+    """The message with `content`; calls with an id, a name that servers take (a model may invent
+    any), and arguments as JSON text of an object.
+    """
     result = {key: value for key, value in message.items() if value not in (None, [])}
     result["content"] = content_text(message.get("content"))
     calls = []
     for position, call in enumerate(result.get("tool_calls", ()), number):
         function = call.get("function") or {}
-        function = {**function, "arguments": _object_text(function.get("arguments"))}
+        name = re.sub("[^A-Za-z0-9_-]", "_", str(function.get("name") or "unnamed"))[:64]
+        function = {**function, "name": name, "arguments": _object_text(function.get("arguments"))}
         named = {"id": call.get("id") or _numbered(position), "type": "function"}
         calls.append({**call, **named, "function": function})
     return {**result, "tool_calls": calls} if calls else result
@@ -4111,7 +4114,8 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     """The same conversation as every server accepts it; an equal list when it was tidy already.
 
     One system message, first; no two user messages in a row; `content` always there, as text;
-    arguments as JSON text of an object; right behind a turn its results, one per call, in order.
+    names of calls in plain letters, arguments as JSON text of an object; right behind a turn its
+    results, one per call, in order.
     """
     texts = [content_text(m.get("content")) for m in messages if m["role"] in _SYSTEM_ROLES]
     system = "\n\n".join(filter(None, texts))
