@@ -7038,7 +7038,7 @@ def read_error(body: bytes) -> tuple[str, object]:
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
         text = title[1] if title else text
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
-    return cut(" ".join(text.split()), limit), value
+    return _cut(" ".join(text.split()), limit), value
 
 
 def raise_error_object(value: dict) -> None:
@@ -7559,7 +7559,7 @@ class HttpModel:
                 known = self._known_models() if unknown else ""
                 raise self._explained(failure, known) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
-            reason = self._without_key(cut(code + failure.text, 120))
+            reason = self._without_key(_cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
             show("again", "")
             self._sleep(wait)
@@ -7598,8 +7598,9 @@ class HttpModel:
         for shown in screen.close():
             show(*shown)
         if broken:
-            if begun := screen.parts.text:
-                broken.turn, broken.args = screen.parts, (f"{broken}（已收到：{cut(begun, 300)}）",)
+            broken.turn = screen.parts
+            if begun := _cut(broken.turn.text, 300):
+                broken.args = (f"{broken}（已收到：{begun}）",)
             raise broken
         plain = fold.turn()
         turn = sorted_text(plain, question)
