@@ -4358,8 +4358,8 @@ class _Reading:
         return known and call.arguments.keys() <= self.parameters(call.name).keys()
 
     def line_before(self, text: str, pos: int) -> str:
-        """What stands before `pos` in its line, or the last 200 characters of it."""
-        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip()
+        """What stands before `pos` in its line, within 200 characters, without separators."""
+        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip(" \t\r;,")
 
 
 _Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
@@ -4894,8 +4894,8 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     after = _skip(text, end)
     end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
     known = reading.any_tool or all(call.name in reading.schemas for call in calls)
-    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<\[]", text, end)  # a sentence
-    if not known and (row.known or inside):
+    sentence = reading.line_before(text, pos) and _match(r"[ \t;,]*[^\s<\[;,]", text, end)
+    if not known and (row.known or sentence):
         return reading.miss()
     return (end, calls) if calls else None
 

@@ -589,6 +589,8 @@ READ = [
     (f"例如 `x`：\n```py\nprint(1)\n```\n<tool_call>{CALL}</tool_call>", X, "例如 `x`：\n```py\nprint(1)\n```"),
     (f"```py\n没有结尾\n<tool_call>{CALL}</tool_call>", X, "```py\n没有结尾"),
     # an unknown name behind a real marker is still a call: the registry answers it
+    (f'<tool_call>{CALL}</tool_call>; <tool_call>{{"name": "nobody"}}</tool_call>; <tool_call>{CALL}</tool_call>',
+     [*X, ("nobody", {}), *X], ";\n;"),
     ('<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], ""),
     ('我查。<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], "我查。"),
     ('我查。<tool_call>{"name": "nobody"}</tool_call><tool_call>{"name": "no"}</tool_call>',
