@@ -120,6 +120,8 @@ class SchemaError(TypeError, ValueError):
 class BackendError(Exception):
     """The model could not be asked, or did not answer; the message tells the user what to do."""
 
+    turn: Turn | None = None  # what had arrived of an answer that broke off
+
 
 class RpcError(Exception):
     """A JSON-RPC error reply: `code`, `message` and optional `data` (JSON-RPC 2.0, section 5.1)."""
@@ -4123,13 +4125,16 @@ def _numbered(number: int) -> str:
 
 
 def _tidy_assistant(message: dict, number: int) -> dict:
-    """The message with `content`, and calls with an id and arguments as JSON text of an object."""
+    """The message with `content`; calls with an id, a name that servers take (a model may invent
+    any), and arguments as JSON text of an object.
+    """
     result = {key: value for key, value in message.items() if value not in (None, [])}
     result["content"] = content_text(message.get("content"))
     calls = []
     for position, call in enumerate(result.get("tool_calls", ()), number):
         function = call.get("function") or {}
-        function = {**function, "arguments": _object_text(function.get("arguments"))}
+        name = re.sub("[^A-Za-z0-9_-]", "_", str(function.get("name") or "unnamed"))[:64]
+        function = {**function, "name": name, "arguments": _object_text(function.get("arguments"))}
         named = {"id": call.get("id") or _numbered(position), "type": "function"}
         calls.append({**call, **named, "function": function})
     return {**result, "tool_calls": calls} if calls else result
@@ -4168,7 +4173,8 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     """The same conversation as every server accepts it; an equal list when it was tidy already.
 
     One system message, first; no two user messages in a row; `content` always there, as text;
-    arguments as JSON text of an object; right behind a turn its results, one per call, in order.
+    names of calls in plain letters, arguments as JSON text of an object; right behind a turn its
+    results, one per call, in order.
     """
     texts = [content_text(m.get("content")) for m in messages if m["role"] in _SYSTEM_ROLES]
     system = "\n\n".join(filter(None, texts))
@@ -4411,8 +4417,8 @@ class _Reading:
         return known and call.arguments.keys() <= self.parameters(call.name).keys()
 
     def line_before(self, text: str, pos: int) -> str:
-        """What stands before `pos` in its line, or the last 200 characters of it."""
-        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip()
+        """What stands before `pos` in its line, within 200 characters, without separators."""
+        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip(" \t\r;,")
 
 
 _Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
@@ -4477,9 +4483,9 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
     arguments = _parsed(arguments)
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
         case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
-            inner, known = _parsed(inner), reading.parameters(name).keys()
-            if known and isinstance(inner, dict) and inner.keys() <= known:
-                arguments = inner
+            inner, outer = (ToolCall("", name, each) for each in (_parsed(inner), arguments))
+            if reading.fits(inner) and not reading.fits(outer):  # a tool may have an `input`
+                arguments = inner.arguments
         case dict() | str():
             pass
         case _:
@@ -4947,8 +4953,8 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     after = _skip(text, end)
     end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
     known = reading.any_tool or all(call.name in reading.schemas for call in calls)
-    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<\[]", text, end)  # a sentence
-    if not known and (row.known or inside):
+    sentence = reading.line_before(text, pos) and _match(r"[ \t;,]*[^\s<\[;,]", text, end)
+    if not known and (row.known or sentence):
         return reading.miss()
     return (end, calls) if calls else None
 
@@ -5002,9 +5008,9 @@ class _Scan:
             opener = marker.replace("/", "").rstrip(">")
             self.opened = self.opened or self.text.find(opener, self.reading.begin, at) >= 0
             return after if self.opened else self.take(at, after)
-        for row in () if quoted else _ROWS[marker]:
+        for row in _ROWS[marker]:
             if block := _read_block(row, self.text, at, self.reading):
-                if self.keep_calls:
+                if quoted or self.keep_calls:  # all of it: a marker inside may open a call, too
                     return block[0]
                 self.calls += block[1]
                 return self.take(at, block[0])
@@ -6991,6 +6997,8 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in.
     """
 
+    turn: Turn | None = None  # what had arrived before
+
     def __init__(self, status: int, text: str, value: object = None, headers: Mapping = {}):
         super().__init__(text)
         self.status, self.text, self.value, self.headers = status, text, value, headers
@@ -7089,7 +7097,7 @@ def read_error(body: bytes) -> tuple[str, object]:
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
         text = title[1] if title else text
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
-    return cut(" ".join(text.split()), limit), value
+    return _cut(" ".join(text.split()), limit), value
 
 
 def raise_error_object(value: dict) -> None:
@@ -7610,7 +7618,7 @@ class HttpModel:
                 known = self._known_models() if unknown else ""
                 raise self._explained(failure, known) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
-            reason = self._without_key(cut(code + failure.text, 120))
+            reason = self._without_key(_cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
             show("again", "")
             self._sleep(wait)
@@ -7636,15 +7644,23 @@ class HttpModel:
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
         fold, screen = self.fold(call_ids(question.messages)), TextStream(question.tools)
-        for value in self._objects(self.path, body):
-            for kind, piece in fold.feed(value):
-                for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
-                    show(*shown)
+        broken = None
+        try:
+            for value in self._objects(self.path, body):
+                for kind, piece in fold.feed(value):
+                    for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
+                        show(*shown)
+            if not fold.done:
+                raise HttpError(0, "连接断了，没有结束标记")
+        except (HttpError, BackendError) as error:
+            broken = error
         for shown in screen.close():
             show(*shown)
-        if not fold.done:
-            begun = cut(screen.parts.text, 300)
-            raise HttpError(0, "连接断了，没有结束标记" + (f"（已收到：{begun}）" if begun else ""))
+        if broken:
+            broken.turn = screen.parts
+            if begun := _cut(broken.turn.text, 300):
+                broken.args = (f"{broken}（已收到：{begun}）",)
+            raise broken
         plain = fold.turn()
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
@@ -7693,7 +7709,7 @@ class HttpModel:
 
     def _explained(self, failure: HttpError, advice: str = "") -> BackendError:
         """What happened and what to do; `advice` is better than ours."""
-        status, text = failure.status, failure.text.rstrip("。.") or "（没有说明）"
+        status, text = failure.status, str(failure).rstrip("。.") or "（没有说明）"
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
                 text += f"（对话有 {tokens} 个 token，服务器的上下文只有 {room} 个）"
@@ -7702,13 +7718,15 @@ class HttpModel:
             advice = f"服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
-            if status in statuses or (words and re.search(words, text))
+            if status in statuses or (words and re.search(words, failure.text))
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
-        return BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem.turn = failure.turn
+        return problem
 
     def _known_models(self) -> str:
         try:
