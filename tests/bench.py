@@ -198,7 +198,7 @@ def rows():
 
 
 def fastmcp_row():
-    """Tools made of functions by pydantic's TypeAdapter, as fastmcp does; runs in its own folder."""
+    """Tools made of functions by pydantic's TypeAdapter, as fastmcp does, in its own venv."""
     from fastmcp.tools import Tool
 
     return pair(
