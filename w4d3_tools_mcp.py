@@ -2161,6 +2161,7 @@ class Tool(NamedTuple):
             positional, keyword = read.bind(args)
             return fn(*positional, **keyword)
 
+        run.__wrapped__ = fn  # for `review_tool`
         given = getattr(fn, "tool", {})
         if not isinstance(given, dict):
             raise SchemaError(f"工具 {read.name} 的选项不对，tool 应该是一个字典")
@@ -2201,7 +2202,7 @@ _TOOL_RULES = (
 def check_tool(tool: Tool) -> None:
     """Raise SchemaError when hosts or models would stumble over the definition."""
     faults = [
-        f"{text}，收到的是 {show(value)}"
+        f"{text}，收到的是 {show(value)}" if value != "" else text
         for field, good, text in _TOOL_RULES if not good(value := getattr(tool, field))
     ]
     faults += filter(None, (limit_fault(n, getattr(tool, n)) for n in ("seconds", "characters")))
@@ -2346,6 +2347,7 @@ _VAGUE_NAMES = frozenset(
 _CONCRETE = r"(?i)\d|[\"“「『`]|例如|比如|单位|格式|e\.g\.|\bexample|\bunit|\bformat"
 _CHOICES = "(?i)可选|取值|只能是|之一|以下|one of|choices|must be|either"
 _COMES_BACK = "(?i)返回|给出|得到|return|output|yields|result"
+_RETURNS = r"(?im)^[\s:@#*]*(returns?|yields?|返回(?:值|结果)?|输出|产出)[\s*]*([:：]|\n\s*--)"
 _LOOKS_UP = "(?i)查|搜|找|检索|search|find|look ?up|query|list|fetch"
 _NOTHING_FOUND = (
     "(?i)没有|没找到|找不到|未找到|不存在|为空|空列表"
@@ -2369,7 +2371,9 @@ def _likeness(one: Tool, other: Tool) -> float:
 
 
 def _review_definition(tool: Tool, others: Iterable[Tool]) -> Iterator[tuple[str, str]]:
-    name, said = tool.name, tool.description
+    name, said, fn = tool.name, tool.description, getattr(tool.run, "__wrapped__", None)
+    section = re.search(_RETURNS, _name_and_doc(fn)[1] or "") if fn else None
+    lost = f"：{section[1]} 一节不会发给模型，请写进正文" if section else ""
     guess = "不知道会得到什么，模型就会多调一次或编一个结果"
     if name.lower() in _VAGUE_NAMES or len(name) < 3:
         yield f"名字 {name} 太笼统，改成“动词_对象”，例如 search_notes", "模型先看名字来选工具"
@@ -2377,9 +2381,9 @@ def _review_definition(tool: Tool, others: Iterable[Tool]) -> Iterator[tuple[str
         what = f"说明只有 {len(said)} 个字符，请写清做什么、什么时候用"
         yield what, "模型靠说明判断什么时候该用"
     if not re.search(_COMES_BACK, said):
-        yield "说明没有讲返回什么", guess
+        yield f"说明没有讲返回什么{lost}", guess
     if re.search(_LOOKS_UP, name) and not re.search(_NOTHING_FOUND, said):
-        yield "说明没有讲查不到时返回什么", guess
+        yield f"说明没有讲查不到时返回什么{lost}", guess
     unnamed = [other for other in others if other.name != name and other.name not in said]
     if alike := [other.name for other in unnamed if _likeness(tool, other) >= _SIMILAR]:
         yield f"和 {_listed(alike)} 很像，请写清各自的分工", "分工不清，模型就会选错"
@@ -2408,9 +2412,33 @@ def _review_parameter(schema: dict) -> Iterator[tuple[str, str]]:
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
+def _review_function(fn: Callable) -> Iterator[tuple[str, str, str]]:
+    """(".parameter" or "", what, why) of what is written in a function and reaches no model."""
+    import inspect
+
+    read, signature = read_parameters(fn), inspect.signature(fn).parameters.values()
+    own, texts = read.schema["properties"], parse_docstring(_name_and_doc(fn)[1]).params
+    rest = {p.name: str(p) for p in signature if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    if rest:
+        yield "", f"{'、'.join(rest.values())} 不会进模式，请逐个写出参数", "模型只看得到模式"
+    for name in [name for name in texts if name not in own | rest]:
+        hint = _suggested(name, own) or "，请删去或改名"
+        yield "", f"docstring 说明了 {name}，却没有这个参数{hint}", "这段说明不会发给模型"
+    for name, kind, required, default, _ in read.parameters:
+        if not required and "default" not in own[name]:
+            what = f"默认值 {show(default)} 不合标注或写不成 JSON，没有进模式"
+            yield f".{name}", what, "模型不知道不填时会用什么"
+        odd = re.search(r"\b(complex|Fraction|bytes)\b", str(kind))
+        if odd and "enum" not in own[name]:
+            what = f"标注 {odd[1]} 在模式里只是 string，请改用 str 或 float，或在说明里举例"
+            yield f".{name}", what, "模型看不出这段文字该怎么写"
+
+
 def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[tuple[str, str, str]]:
     """(where, what to improve, why), by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
     advice = [(tool.name, *found) for found in _review_definition(tool, others)]
+    if fn := getattr(tool.run, "__wrapped__", None):
+        advice += ((tool.name + where, *found) for where, *found in _review_function(fn))
     for name, schema in tool.parameters.get("properties", {}).items():
         found = _review_parameter(schema if isinstance(schema, dict) else {})
         advice += ((f"{tool.name}.{name}", *each) for each in found)

@@ -738,6 +738,46 @@ def test_the_review_finds_each_kind_of_weakness(rule, reviewed):
     assert any(rule in what and why for _, what, why in review_tool(reviewed))
 
 
+def reviewed(signature="n: int", returns="，返回结果", entry="n: 个数，例如 3"):
+    text = f"把一个东西换成另一个东西{returns}\n\n    Args:\n        {entry}\n    "
+    space: dict = {}
+    exec(f"def convert_it({signature}):\n    {text!r}", space)
+    return review_tool(Tool.from_function(space["convert_it"]))
+
+
+@pytest.mark.parametrize(
+    "where, said, written",
+    [
+        ("", "Returns 一节不会发给模型，请写进正文", {"returns": "\n\n    Returns:\n        米数"}),
+        ("", "returns 一节", {"returns": "\n\n    :returns: 米数"}),
+        ("", "Returns 一节", {"returns": "\n\n    Returns\n    -------\n    int\n"}),
+        ("", "返回值 一节", {"returns": "\n\n    返回值：\n        米数"}),
+        ("", "unti，却没有这个参数，是不是想写 unit？", {"signature": "unit", "entry": "unti: 米"}),
+        ("", "zzz，却没有这个参数，请删去或改名", {"entry": "zzz: 单位，例如 km"}),
+        ("", "*args、**kw 不会进模式", {"signature": "*args, **kw", "entry": "*args: 例如 1"}),
+        (".n", '默认值 "3" 不合标注', {"signature": "n: int = '3'"}),
+        (".n", "默认值 NaN", {"signature": "n: float = float('nan')"}),
+        (".n", "标注 complex 在模式里只是 string", {"signature": "n: complex"}),
+        (".n", "标注 bytes 在模式里只是 string", {"signature": "n: 'list[bytes]'"}),
+    ],
+)
+def test_the_review_names_what_is_written_and_reaches_no_model(where, said, written):
+    found = [row for row in reviewed(**written) if said in row[1]]
+    assert [row[0] for row in found] == [f"convert_it{where}"] and found[0][2]
+
+
+@pytest.mark.parametrize("default", ["", " = 3", " = None"])
+def test_the_review_is_content_with_a_good_function(default):
+    assert reviewed(f"n: int{default}") == []
+
+
+def test_a_function_without_docstring_is_told_just_that():
+    def bare(n: int): ...
+
+    with pytest.raises(SchemaError, match="请给函数写 docstring$"):
+        ToolRegistry([bare])
+
+
 def test_the_review_asks_for_the_difference_between_siblings():
     one = tool(name="search_mail", description="在邮件里按关键词搜索，返回标题；没有时返回空列表。")
     other = tool(
