@@ -1332,17 +1332,30 @@ _SYNTAX_REASONS = {
 }
 
 
+def _as_written(text: str) -> str:
+    """Return a piece of JSON text in quotes, its own quotes and backslashes as they are."""
+    return "“" + re.sub(r'\\(["\\])', r"\1", show(text, 60)[1:-1]) + "”"
+
+
+_NO_OBJECT = "参数应该是一个 JSON 对象（object），写成 {…}"
+
+
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
     rest = re.fullmatch(r"[\w+.\\-]*", text[error.pos:])  # nothing, or half a word or number
     broken_off = error.msg.startswith("Unterminated") or (rest and error.msg != "Extra data")
     if broken_off and text.startswith(("{", "[", '"')):
-        tail = show(text[-30:], 60)
-        return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象；内容太长就分几次发送"
+        tail, long = _as_written(text[-30:]), "；内容太长就分几次发送" if len(text) > 500 else ""
+        return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象{long}"
+    if "{" not in text and text[0] not in '["':
+        return f"{_NO_OBJECT}，收到的是 {show(text)}"
     reasons = (says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start))
-    near = show(text[max(0, error.pos - 15) : error.pos + 15], 60)
+    why = next(reasons, error.msg)
+    if text[error.pos :].startswith('\\"'):
+        why = "引号前面不要加反斜杠"
+    near = _as_written(text[max(0, error.pos - 15) : error.pos + 15])
     place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
-    return f"参数不是合法的 JSON：{place}，{next(reasons, error.msg)}。请只发送一个 JSON 对象"
+    return f"参数不是合法的 JSON：{place}，{why}。请只发送一个 JSON 对象"
 
 
 def _read_layer(text: str) -> object:
@@ -1378,7 +1391,7 @@ def parse_arguments(text: str | dict | None) -> dict:
         return value
     if isinstance(value, Mapping):  # an OrderedDict, a proxy: what is not JSON stays as it is
         return plain(value, other=lambda item: item)
-    raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
+    raise ArgumentsError(f"{_NO_OBJECT}，收到的是 {show(value)}")
 
 
 _ANY = list(_TYPE_NAMES.values())
@@ -3099,7 +3112,7 @@ def _read_file(name: str, path: str) -> tuple[list[Note] | None, str]:
         with open(path, encoding="utf-8-sig") as file:  # -sig drops a byte order mark
             return _notes_of_file(name, file.read()), ""
     except UnicodeDecodeError:
-        return [], f"跳过不是 UTF-8 的文件 {name}.md"
+        return [], f"跳过不是 UTF-8 的文件 {name}.md，请另存为 UTF-8"
     except OSError:  # vanished since it was listed, or not ours to read
         return None, f"跳过读不了的文件 {name}.md"
 
@@ -10078,7 +10091,9 @@ def _import_file(path: str) -> types.ModuleType:
     sys.stdout, sys.stderr = streams
     if error:
         reason = error_text(error)
-        if isinstance(error, SyntaxError):
+        if re.search("(SyntaxError|ValueError): .*(null bytes|'utf-8' codec can't decode)", reason):
+            reason = "不是 UTF-8，请另存为 UTF-8"
+        elif isinstance(error, SyntaxError):
             reason = f"语法错误（SyntaxError）：{error.msg}"  # its text would name the file again
         elif isinstance(error, ModuleNotFoundError) and error.name:
             reason = f"没有安装模块 {error.name}，请给 {sys.executable} 装上，或改用装了它的 Python"
@@ -10159,12 +10174,13 @@ def _tell_missing_notes(args) -> None:
         _complain("注意：脚本旁边没有 notes 文件夹，查不到讲义；请一起复制来，或加 --notes DIR")
 
 
-def _pick_tools(registry: ToolRegistry, names: Iterable[str]) -> ToolRegistry:
+def _pick_tools(registry: ToolRegistry, names: Iterable[str], args) -> ToolRegistry:
     for name in names:
         if name not in registry:
             near = closest(name, registry.names)
             hint = f"，是不是想写 {near}？" if near else "。"
-            raise UsageError(f"没有工具 {said(name)}{hint}可用：{'、'.join(registry.names)}")
+            more = "" if near or args.tools else "；自己写的工具要加 --tools FILE.py"
+            raise UsageError(f"没有工具 {said(name)}{hint}可用：{'、'.join(registry.names)}{more}")
     return registry.subset(dict.fromkeys(names)) if names else registry
 
 
@@ -10187,23 +10203,38 @@ def _lint(picked: ToolRegistry, everything: ToolRegistry, style: Style) -> Itera
 def run_schema(args, style: Style) -> Iterator[str]:
     """--schema: tool definitions as JSON, in one vendor's format, or a review of them."""
     registry = chosen_tools(args)
-    picked = _pick_tools(registry, args.schema)
+    picked = _pick_tools(registry, args.schema, args)
     if args.lint:
         yield from _lint(picked, registry, style)
     else:
         yield _pretty(tools_in_format(picked, args.format))
 
 
+def _call_hint(tool: Tool, text: str, args) -> str:
+    """What to type instead, where the arguments `text` of --call were refused."""
+    files = "".join(f' --tools "{path}"' for path in args.tools or ())
+    hint = f"（参数的写法：--schema {tool.name}{files}）"
+    try:
+        parse_arguments(text)
+    except ArgumentsError:
+        example, eaten = json_text(_example(tool.parameters, 0)), ""
+        if re.match(r"\{\s*\w", text):
+            escaped = example.replace('"', '\\"')
+            eaten = f"；引号可能被命令行吃掉了，PowerShell 5.1 里写成 '{escaped}'"
+        hint = f"。例如 '{example}'{eaten}{hint}"
+    return hint
+
+
 def run_call(args, style: Style) -> Iterator[str]:
     """--call: one tool with the arguments a model would write; the text the model would read."""
-    name, *texts = args.call
+    name, text = args.call[0], " ".join(args.call[1:])
     tools = chosen_tools(args)
-    _pick_tools(tools, [name])
-    model = MockLLM([Turn(calls=(ToolCall("call_0", name, " ".join(texts)),))])
+    _pick_tools(tools, [name], args)
+    model = MockLLM([Turn(calls=(ToolCall("call_0", name, text),))])
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     if result.is_error:
-        hint = f"（参数的写法：--schema {name}）" if result.status == "bad_arguments" else ""
+        hint = _call_hint(tools[name], text, args) if result.status == "bad_arguments" else ""
         raise ToolError(result.text + hint) from tools.last_error
     yield result.text
 
@@ -10243,6 +10274,8 @@ def run_mcp_server(args, style: Style) -> typing.NoReturn:
             server.info["title"] = for_own_notes(SERVER_TITLE)
         return server
 
+    if sys.stdin.isatty():
+        _complain("在等主机发来 JSON-RPC 消息，一行一条；这个命令一般由主机启动，按 Ctrl-C 结束")
     mcp_serve(make_server)
 
 
@@ -10306,10 +10339,10 @@ def _read_question(text: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
+def _wanted_choice(text: str, tools: ToolRegistry, args) -> str | dict:
     if text in ("auto", "none", "required"):
         return text
-    _pick_tools(tools, [text])
+    _pick_tools(tools, [text], args)
     return {"type": "function", "function": {"name": text}}
 
 
@@ -10406,7 +10439,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
     registry = chosen_tools(args)
     registry.coerce = True  # real models write "4096" for 4096; each repair is shown
     tools = routed_tools(registry, question, args)
-    choice = _wanted_choice(args.tool_choice, tools)
+    choice = _wanted_choice(args.tool_choice, tools, args)
     terminal = sys.stderr.isatty()
     both = terminal and _stdout().isatty() and not (args.json or args.q)
     screen = LiveScreen(
@@ -10472,9 +10505,9 @@ def _positive(kind: type) -> Callable[[str], int | float]:
 
 def _one_of(choices: Iterable[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
-        if text not in choices:
+        if text.lower() not in choices:
             raise UsageError(f"不能是 {said(text)}，可选：{'、'.join(choices)}")
-        return text
+        return text.lower()
 
     return read
 

@@ -174,6 +174,8 @@ REFUSED = [
     ('""', "对象"),
     ("我无法调用这个工具。", "JSON"),
     ("city=Oulu", "JSON"),
+    ("17*23+4", '写成 {…}，收到的是 "17*23+4"'),
+    ("12 km", '收到的是 "12 km"'),
     ('""' * 9, "JSON"),
     # two objects, or more than an object
     ('{"a": 1}{"a": 2}', "多余"),
@@ -195,6 +197,9 @@ REFUSED = [
     ('{"re": "\\*"}', "反斜杠"),
     ('{"u": "\\u12"}', "十六进制"),
     ("{a: 1}", "双引号"),
+    ('{\\"a\\": 1}', '“{\\"a\\": 1}” 附近，引号前面不要加反斜杠'),
+    ('{"a": 1 \\\\}', '“{"a": 1 \\\\}” 附近'),
+    ('{"a": "' + "x" * 600, "分几次发送"),
     ("{,}", "双引号"),
     ('{"a": [,]}', "值"),
     ('{"a": 1,,}', "双引号"),
@@ -261,6 +266,11 @@ def test_what_has_no_single_reading_is_refused_with_a_reason(text, says):
     assert says in message
     assert len(message) <= 400
     message.encode("utf-8")
+
+
+def test_a_short_text_that_breaks_off_is_not_told_to_come_in_pieces():
+    with pytest.raises(ArgumentsError, match="重新发送完整的 JSON 对象$"):
+        parse_arguments("{")
 
 
 QUADRATIC = [

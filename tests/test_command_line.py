@@ -38,6 +38,8 @@ def text(raw):
         (["--demo", ""], "--demo 不能是"),
         (["--schema", "calculater"], "是不是想写 calculator"),
         (["--schema", "zzz"], "可用：calculator"),
+        (["--call", "zzz", "{}"], "；自己写的工具要加 --tools FILE.py"),
+        (["--mcp-config", "Cloude"], "不能是 Cloude"),
         (["--schema", "--format", "xml"], "可选：openai"),
         (["--schema", "--format"], "--format 后面要跟一个值"),
         (["--schema", "--lint=yes"], "--lint 后面不用写值"),
@@ -108,6 +110,8 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(arguments, said):
             ["--mcp-config", "claude", "--notes=notes"],
         ),
         (["--router-demo", "--notes", "notes", "天气"], ["--router-demo", "天气"]),
+        (["--mcp-config", "Cursor"], ["--mcp-config", "cursor"]),
+        (["--schema", "--format", "OpenAI"], ["--schema"]),
         (
             ["--call", "calculator", '{"expression":', '"-1"}'],
             ["--call", "calculator", '{"expression": "-1"}'],
@@ -277,6 +281,15 @@ def test_a_tools_file_that_is_no_text_is_one_message(tmp_path, raw):
     assert done.returncode == 2 and text(done.stderr).count("\n") == 1
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16"])
+@pytest.mark.parametrize("source", ["def f():\n    return '说明'\n", "x = '中文'\n"])
+def test_a_tools_file_in_another_encoding_is_told_to_be_utf_8(tmp_path, encoding, source):
+    path = tmp_path / "my_tools.py"
+    path.write_bytes(source.encode(encoding))
+    done = run(["--schema", "--tools", str(path)])
+    assert text(done.stderr).endswith("：不是 UTF-8，请另存为 UTF-8\n") and done.returncode == 2
+
+
 TRAINING = '''
 def train_flops(num_params: float, num_tokens: float) -> dict:
     """估算训练一个模型要多少算力（6·N·D），返回 FLOPs 的总数。
@@ -323,6 +336,10 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["search_notes", '{"query": "GRPO", "top_k": 1}'], 0, "Week 3 Day 3"),
         (["kv_cache_gib", '{"num_layers": "8k"}'], 1, '收到的是 "8k"'),
         (["calculator", "{oops"], 1, "（参数的写法：--schema calculator）"),
+        (["calculator", "17*23+4"], 1, '。例如 \'{"expression": "17*23+4"}\'（'),
+        (["calculator", "{expression: 1+1}"], 1, '里写成 \'{\\"expression\\": \\"17*23+4\\"}\''),
+        (["calculator", '{\\"expression\\": 1}'], 1, '“{\\"expression\\":” 附近，引号前面不要'),
+        (["calculator", '{"expression": 1}'], 1, "请改正后重新调用。（参数的写法"),
         (["calculator"], 1, "缺少必填参数 expression"),
         (["calculator"], 1, "参数的写法：--schema calculator"),
         (["calculator", '{"expression": "1/0"}'], 1, "除以零"),
@@ -334,6 +351,30 @@ def test_a_tool_can_be_called_by_hand(arguments, code, said):
     done = run(["--call", *arguments])
     assert done.returncode == code and said in text(done.stdout + done.stderr)
     assert bool(done.stdout) is (code == 0)
+
+
+def test_the_hint_after_a_wrong_call_repeats_the_tools_files(tmp_path):
+    (folder := tmp_path / "my tools").mkdir()
+    path = user_file(folder, TRAINING)
+    done = run(["--call", "train_flops", "{}", "--tools", path])
+    assert text(done.stderr).endswith(f'（参数的写法：--schema train_flops --tools "{path}"）\n')
+    assert "--tools FILE.py" not in text(run(["--schema", "zzz", "--tools", path]).stderr)
+
+
+def test_a_server_on_a_terminal_says_what_it_waits_for_and_one_on_a_pipe_nothing():
+    assert run(["--mcp-server"]).stderr == b""
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, str(PRODUCT), "--mcp-server"],
+        stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1"},
+    )  # fmt: skip
+    said = text(child.stderr.readline())
+    assert "在等主机" in said and "按 Ctrl-C 结束" in said
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=20) == (b"", b"")
+    os.close(leader)
+    os.close(follower)
 
 
 def test_debug_shows_the_traceback_that_users_do_not_see(tmp_path, monkeypatch):

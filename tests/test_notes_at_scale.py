@@ -331,7 +331,7 @@ def test_what_is_skipped_is_told_at_every_start_once(folder, tmp_path):
         large.search("梯度")
         large.find("a")
         assert is_stored(large) == (way == "stored")
-        assert told == large.notices == ["跳过不是 UTF-8 的文件 gbk.md"]
+        assert told == large.notices == ["跳过不是 UTF-8 的文件 gbk.md，请另存为 UTF-8"]
 
 
 @needs_fts5
