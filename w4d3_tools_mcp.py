@@ -3257,6 +3257,19 @@ def _meant(notes: Any, name: str) -> list[tuple[Note, Note]]:
     return [(a, b) for a, b in pairs if a.name == b.name and a.line < b.line]
 
 
+def _near(notes: Any, name: str) -> list[Note]:
+    """At most five sections that an unknown name may have meant, by its spelling or its words."""
+    from difflib import get_close_matches
+
+    known = {_address(note.section): note for note in notes.outline}
+    address = re.split("(?!^)week", _address(name[:100]))[0]
+    if close := get_close_matches(address, known, n=5, cutoff=0.865):  # one sign in nine is wrong
+        return [known[each] for each in close]
+    asked = _asked(re.sub(rf"(?i){CHINESE_DAY}|{DAY_ADDRESS}|§[\d.]*", " ", name), notes)
+    said = {note: asked.keys() & sum(_fields(note), []) for note, _ in notes.best(asked, 5)}
+    return [note for note in said if 2 * sum(map(asked.get, said[note])) >= sum(asked.values())]
+
+
 def _joined(notes: Any, first: Note, last: Note) -> Note:
     """The sections from `first` to `last` as one, with everything under their headings."""
     sections = notes.of_file(first.name)
@@ -3371,11 +3384,13 @@ class NotesIndex:
             meant = _meant(notes, name)
             if len(meant) == 1:
                 return _joined(notes, *meant[0])
-            near = meant[:5] or notes.best(_asked(name, notes), 5)
-            listed = "；".join(note.full_name for note, _ in near)
+            near = [note for note, _ in meant[:5]] or _near(notes, name)
+            listed = "；".join(note.full_name for note in near)
             reason = "有好几节符合" if meant else "没有这一节"
-            how = "请写编号（如 Week 1 Day 4 §1.4）、文件名（如 week1-day4）或标题"
-            raise ToolError(f"{reason}，{how}" + (f"。相近的有：{listed}" if listed else ""))
+            some = next((note for note in notes.outline if note.level), notes.outline[0])
+            how = f"请写编号或标题（如 {some.section}）、文件名（如 {some.name}）"
+            more = f"。相近的有：{listed}" if listed else "；不知道在哪一节，先用 search_notes 查"
+            raise ToolError(f"{reason}，{how}{more}")
 
         return self._ask(found)
 
@@ -3651,6 +3666,18 @@ class NoteHits(TypedDict):
     hits: list[NoteHit]
 
 
+def _what_to_read_next(note: Note, index: NotesIndex) -> str:
+    """Of a text that will be cut off: the sections in it that will not be seen whole; else ""."""
+    seen = note.text[:NOTE_CHARACTERS - 500]
+    if len(seen) == len(note.text):
+        return ""
+    parts = [(part.section, f"{'#' * part.level} {part.heading}\n") for part in index.outline
+             if part.name == note.name and part.line > note.line]
+    shown = sum(head in seen for _, head in parts)
+    left = [section for section, head in parts[max(0, shown - 1):] if head in note.text]
+    return f"（太长，一次给不完；后面的请再分别读：{_listed(left)}）\n\n" if left else ""
+
+
 def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
     """The two tools that read one folder of notes: (search_notes, read_note)."""
 
@@ -3682,7 +3709,7 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
             section: 章节编号或标题，例如 "Week 1 Day 4 §1.4"、"week1-day4" 或 "KV Cache"。
         """
         note = index.find(section)
-        return f"{note.full_name}\n\n{note.text}"
+        return f"{note.full_name}\n\n{_what_to_read_next(note, index)}{note.text}"
 
     search_notes.tool = read_note.tool = {"characters": NOTE_CHARACTERS}
     return search_notes, read_note

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,18 @@ def test_a_missing_folder_is_a_clear_message():
 )
 def test_sections_are_read_by_what_people_write(name, section):
     assert read_note(name).startswith(section)
+
+
+def test_a_lesson_too_long_for_one_result_says_which_sections_to_read_next():
+    result = call("read_note", section="week4-day3").text
+    assert "结果过长" in result
+    listed = re.search("后面的请再分别读：(.*)）", result)[1].split("、")
+    whole = "".join(read_note(name).partition("\n\n")[2] for name in listed)
+    assert read_note("week4-day3")[-200:] in whole
+    for name in listed:
+        head, _, text = read_note(name).partition("\n\n")
+        assert head.startswith(name) and text not in result
+    assert "分别读" not in read_note("week1-day4")
 
 
 def test_a_script_started_through_a_link_finds_its_notes(tmp_path):

@@ -374,6 +374,20 @@ def test_what_is_no_one_section_says_the_nearest(notes, name, near):
     assert near in refusal(notes.find, name).partition("相近的有")[2]
 
 
+@pytest.mark.parametrize(
+    "name", ["Week 9 Day 9", "Week 9 Day 9 §9", "第九周第九天", "§99", "量子力学", "算力 猫咪 狗粮"]
+)
+def test_what_has_nothing_near_is_told_to_search_and_named_no_section(notes, name):
+    message = refusal(notes.find, name)
+    assert "相近" not in message and message.endswith("先用 search_notes 查")
+
+
+def test_a_refusal_gives_an_example_from_these_notes(tmp_path):
+    (tmp_path / "菜谱.md").write_text("# 菜\n\nx\n\n## 汤\n\ny\n", encoding="utf-8")
+    message = refusal(NotesIndex(str(tmp_path)).find, "zzz")
+    assert "（如 菜谱 > 汤）" in message and "（如 菜谱）" in message and "Week" not in message
+
+
 def test_every_hit_can_be_read_by_its_id(notes):
     for note in notes.sections:
         assert notes.find(note.section).section == note.section
