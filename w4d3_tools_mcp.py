@@ -1321,7 +1321,7 @@ def _json_spelling(match: re.Match) -> str:
 
 
 _SYNTAX_REASONS = {
-    "Expecting property name": "键要用英文双引号括起来",
+    "Expecting property name": "键要用英文双引号括起来，引号前面不要加反斜杠",
     "Expecting ':'": "键的后面缺少英文冒号",
     "Expecting ','": '缺少英文逗号；如果是字符串里的双引号，要写成 \\"',
     "Expecting value": "这里缺少一个合法的值",
@@ -1337,9 +1337,6 @@ def _as_written(text: str) -> str:
     return "“" + re.sub(r'\\(["\\])', r"\1", show(text, 60)[1:-1]) + "”"
 
 
-_NO_OBJECT = "参数应该是一个 JSON 对象（object），写成 {…}"
-
-
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
     rest = re.fullmatch(r"[\w+.\\-]*", text[error.pos:])  # nothing, or half a word or number
@@ -1347,15 +1344,10 @@ def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     if broken_off and text.startswith(("{", "[", '"')):
         tail, long = _as_written(text[-30:]), "；内容太长就分几次发送" if len(text) > 500 else ""
         return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象{long}"
-    if "{" not in text and text[0] not in '["':
-        return f"{_NO_OBJECT}，收到的是 {show(text)}"
     reasons = (says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start))
-    why = next(reasons, error.msg)
-    if text[error.pos :].startswith('\\"'):
-        why = "引号前面不要加反斜杠"
     near = _as_written(text[max(0, error.pos - 15) : error.pos + 15])
     place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
-    return f"参数不是合法的 JSON：{place}，{why}。请只发送一个 JSON 对象"
+    return f"参数不是合法的 JSON：{place}，{next(reasons, error.msg)}。请只发送一个 JSON 对象"
 
 
 def _read_layer(text: str) -> object:
@@ -1370,6 +1362,8 @@ def _read_layer(text: str) -> object:
     try:
         return _load_json(re.sub(_SLIP, _json_spelling, text))
     except json.JSONDecodeError:
+        if "{" not in text and text[0] not in '["':
+            return text  # no object at all: `parse_arguments` says so
         raise ArgumentsError(_explain_syntax(text, first)) from None
 
 
@@ -1391,7 +1385,7 @@ def parse_arguments(text: str | dict | None) -> dict:
         return value
     if isinstance(value, Mapping):  # an OrderedDict, a proxy: what is not JSON stays as it is
         return plain(value, other=lambda item: item)
-    raise ArgumentsError(f"{_NO_OBJECT}，收到的是 {show(value)}")
+    raise ArgumentsError(f"参数应该是一个 JSON 对象（object），写成 {{…}}，收到的是 {show(value)}")
 
 
 _ANY = list(_TYPE_NAMES.values())
@@ -2425,33 +2419,32 @@ def _review_parameter(schema: dict) -> Iterator[tuple[str, str]]:
         yield "说明里没有单位、格式或例子", "“长度”可以是字符、token 或毫秒，一个例子就能说清"
 
 
-def _review_function(fn: Callable) -> Iterator[tuple[str, str, str]]:
-    """(".parameter" or "", what, why) of what is written in a function and reaches no model."""
+def _review_function(fn: Callable) -> Iterator[tuple[str, str]]:
+    """(".parameter" or "", what) of what is written in a function and reaches no model."""
     import inspect
 
     read, signature = read_parameters(fn), inspect.signature(fn).parameters.values()
     own, texts = read.schema["properties"], parse_docstring(_name_and_doc(fn)[1]).params
     rest = {p.name: str(p) for p in signature if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if rest:
-        yield "", f"{'、'.join(rest.values())} 不会进模式，请逐个写出参数", "模型只看得到模式"
+        yield "", f"{'、'.join(rest.values())} 不会进模式，请逐个写出参数"
     for name in [name for name in texts if name not in own | rest]:
         hint = _suggested(name, own) or "，请删去或改名"
-        yield "", f"docstring 说明了 {name}，却没有这个参数{hint}", "这段说明不会发给模型"
+        yield "", f"docstring 说明了 {name}，却没有这个参数{hint}"
     for name, kind, required, default, _ in read.parameters:
         if not required and "default" not in own[name]:
-            what = f"默认值 {show(default)} 不合标注或写不成 JSON，没有进模式"
-            yield f".{name}", what, "模型不知道不填时会用什么"
-        odd = re.search(r"\b(complex|Fraction|bytes)\b", str(kind))
+            yield f".{name}", f"默认值 {show(default)} 不合标注或写不成 JSON，没有进模式"
+        odd = re.search(r"\b(?:complex|Fraction|bytes)\b", str(kind))
         if odd and "enum" not in own[name]:
-            what = f"标注 {odd[1]} 在模式里只是 string，请改用 str 或 float，或在说明里举例"
-            yield f".{name}", what, "模型看不出这段文字该怎么写"
+            yield f".{name}", f"标注 {odd[0]} 在模式里只是 string，请改用 str 或 float，或举例说明"
 
 
 def review_tool(tool: Tool, others: Iterable[Tool] = ()) -> list[tuple[str, str, str]]:
     """(where, what to improve, why), by the rules of Week 4 Day 3 §2.1; [] when it reads well."""
     advice = [(tool.name, *found) for found in _review_definition(tool, others)]
     if fn := getattr(tool.run, "__wrapped__", None):
-        advice += ((tool.name + where, *found) for where, *found in _review_function(fn))
+        why = "模型只看得到模式，写在别处的它不知道"
+        advice += ((tool.name + where, what, why) for where, what in _review_function(fn))
     for name, schema in tool.parameters.get("properties", {}).items():
         found = _review_parameter(schema if isinstance(schema, dict) else {})
         advice += ((f"{tool.name}.{name}", *each) for each in found)
@@ -3666,18 +3659,6 @@ class NoteHits(TypedDict):
     hits: list[NoteHit]
 
 
-def _what_to_read_next(note: Note, index: NotesIndex) -> str:
-    """Of a text that will be cut off: the sections in it that will not be seen whole; else ""."""
-    seen = note.text[:NOTE_CHARACTERS - 500]
-    if len(seen) == len(note.text):
-        return ""
-    parts = [(part.section, f"{'#' * part.level} {part.heading}\n") for part in index.outline
-             if part.name == note.name and part.line > note.line]
-    shown = sum(head in seen for _, head in parts)
-    left = [section for section, head in parts[max(0, shown - 1):] if head in note.text]
-    return f"（太长，一次给不完；后面的请再分别读：{_listed(left)}）\n\n" if left else ""
-
-
 def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
     """The two tools that read one folder of notes: (search_notes, read_note)."""
 
@@ -3709,7 +3690,14 @@ def notes_tools(index: NotesIndex) -> tuple[Callable, Callable]:
             section: 章节编号或标题，例如 "Week 1 Day 4 §1.4"、"week1-day4" 或 "KV Cache"。
         """
         note = index.find(section)
-        return f"{note.full_name}\n\n{_what_to_read_next(note, index)}{note.text}"
+        whole, seen = note.text, note.text[:NOTE_CHARACTERS - 500]
+        parts = {
+            part.section: f"{'#' * part.level} {part.heading}\n\n{part.text}".strip()
+            for part in index.outline if part.name == note.name
+        }
+        left = [name for name, text in parts.items() if text in whole and text not in seen]
+        more = f"（太长，一次给不完；后面的请再分别读：{_listed(left)}）\n\n" if left else ""
+        return f"{note.full_name}\n\n{more}{whole}"
 
     search_notes.tool = read_note.tool = {"characters": NOTE_CHARACTERS}
     return search_notes, read_note
@@ -10204,10 +10192,9 @@ def _tell_missing_notes(args) -> None:
 def _pick_tools(registry: ToolRegistry, names: Iterable[str], args) -> ToolRegistry:
     for name in names:
         if name not in registry:
-            near = closest(name, registry.names)
-            hint = f"，是不是想写 {near}？" if near else "。"
-            more = "" if near or args.tools else "；自己写的工具要加 --tools FILE.py"
-            raise UsageError(f"没有工具 {said(name)}{hint}可用：{'、'.join(registry.names)}{more}")
+            hint, known = _suggested(name, registry.names), "、".join(registry.names)
+            more = "" if hint or args.tools else "；自己写的工具要加 --tools FILE.py"
+            raise UsageError(f"没有工具 {said(name)}{hint or '。'}可用：{known}{more}")
     return registry.subset(dict.fromkeys(names)) if names else registry
 
 
@@ -10237,21 +10224,6 @@ def run_schema(args, style: Style) -> Iterator[str]:
         yield _pretty(tools_in_format(picked, args.format))
 
 
-def _call_hint(tool: Tool, text: str, args) -> str:
-    """What to type instead, where the arguments `text` of --call were refused."""
-    files = "".join(f' --tools "{path}"' for path in args.tools or ())
-    hint = f"（参数的写法：--schema {tool.name}{files}）"
-    try:
-        parse_arguments(text)
-    except ArgumentsError:
-        example, eaten = json_text(_example(tool.parameters, 0)), ""
-        if re.match(r"\{\s*\w", text):
-            escaped = example.replace('"', '\\"')
-            eaten = f"；引号可能被命令行吃掉了，PowerShell 5.1 里写成 '{escaped}'"
-        hint = f"。例如 '{example}'{eaten}{hint}"
-    return hint
-
-
 def run_call(args, style: Style) -> Iterator[str]:
     """--call: one tool with the arguments a model would write; the text the model would read."""
     name, text = args.call[0], " ".join(args.call[1:])
@@ -10260,8 +10232,16 @@ def run_call(args, style: Style) -> Iterator[str]:
     model = MockLLM([Turn(calls=(ToolCall("call_0", name, text),))])
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
+    hint = ""
+    if "JSON 对象" in result.text:  # not even that came
+        example = json_text(_example(tools[name].parameters, 0))
+        escaped = example.replace('"', '\\"')
+        eaten = f"；引号可能被命令行吃掉了，PowerShell 5.1 里写成 '{escaped}'"
+        hint = f"。例如 '{example}'{eaten if re.match(r'{ *[a-zA-Z_]', text) else ''}"
+    if result.status == "bad_arguments":
+        files = "".join(f' --tools "{path}"' for path in args.tools or ())
+        hint += f"（参数的写法：--schema {name}{files}）"
     if result.is_error:
-        hint = _call_hint(tools[name], text, args) if result.status == "bad_arguments" else ""
         raise ToolError(result.text + hint) from tools.last_error
     yield result.text
 

@@ -338,7 +338,7 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["calculator", "{oops"], 1, "（参数的写法：--schema calculator）"),
         (["calculator", "17*23+4"], 1, '。例如 \'{"expression": "17*23+4"}\'（'),
         (["calculator", "{expression: 1+1}"], 1, '里写成 \'{\\"expression\\": \\"17*23+4\\"}\''),
-        (["calculator", '{\\"expression\\": 1}'], 1, '“{\\"expression\\":” 附近，引号前面不要'),
+        (["calculator", '{\\"expression\\": 1}'], 1, '“{\\"expression\\":” 附近，键要用英文双引号'),
         (["calculator", '{"expression": 1}'], 1, "请改正后重新调用。（参数的写法"),
         (["calculator"], 1, "缺少必填参数 expression"),
         (["calculator"], 1, "参数的写法：--schema calculator"),
