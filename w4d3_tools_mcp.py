@@ -1332,21 +1332,18 @@ _SYNTAX_REASONS = {
 }
 
 
-def _as_written(text: str) -> str:
-    """Return a piece of JSON text in quotes, its own quotes and backslashes as they are."""
-    return "“" + re.sub(r'\\(["\\])', r"\1", show(text, 60)[1:-1]) + "”"
-
-
 def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     """Return what is wrong with JSON text, where, and what to send instead."""
     rest = re.fullmatch(r"[\w+.\\-]*", text[error.pos:])  # nothing, or half a word or number
     broken_off = error.msg.startswith("Unterminated") or (rest and error.msg != "Extra data")
-    if broken_off and text.startswith(("{", "[", '"')):
-        tail, long = _as_written(text[-30:]), "；内容太长就分几次发送" if len(text) > 500 else ""
-        return f"参数没有写完，在 {tail} 之后断了，请重新发送完整的 JSON 对象{long}"
+    broken_off = broken_off and text.startswith(("{", "[", '"'))
+    at = len(text) - 15 if broken_off else error.pos
+    near = re.sub(r'\\(["\\])', r"\1", show(text[max(0, at - 15) : at + 15], 60)[1:-1])
+    if broken_off:
+        long = "；内容太长就分几次发送" if len(text) > 500 else ""
+        return f"参数没有写完，在 “{near}” 之后断了，请重新发送完整的 JSON 对象{long}"
     reasons = (says for start, says in _SYNTAX_REASONS.items() if error.msg.startswith(start))
-    near = _as_written(text[max(0, error.pos - 15) : error.pos + 15])
-    place = f"第 {error.lineno} 行第 {error.colno} 列 {near} 附近"
+    place = f"第 {error.lineno} 行第 {error.colno} 列 “{near}” 附近"
     return f"参数不是合法的 JSON：{place}，{next(reasons, error.msg)}。请只发送一个 JSON 对象"
 
 
@@ -10233,14 +10230,13 @@ def run_call(args, style: Style) -> Iterator[str]:
     events = run_tool_loop(model, tools, [])  # for its time limit
     result = next(event.result for event in events if isinstance(event, CallFinished))
     hint = ""
-    if "JSON 对象" in result.text:  # not even that came
-        example = json_text(_example(tools[name].parameters, 0))
-        escaped = example.replace('"', '\\"')
-        eaten = f"；引号可能被命令行吃掉了，PowerShell 5.1 里写成 '{escaped}'"
-        hint = f"。例如 '{example}'{eaten if re.match(r'{ *[a-zA-Z_]', text) else ''}"
     if result.status == "bad_arguments":
         files = "".join(f' --tools "{path}"' for path in args.tools or ())
-        hint += f"（参数的写法：--schema {name}{files}）"
+        hint = f"（参数的写法：--schema {name}{files}）"
+        if "JSON 对象" in result.text:  # not even that came
+            example = json_text(_example(tools[name].parameters, 0))
+            eaten = "；引号可能被命令行吃掉了，PowerShell 5.1 里要写成 \\\" 而不是 \""
+            hint = f"。例如 '{example}'{eaten if re.match('{ *[a-zA-Z_]', text) else ''}{hint}"
     if result.is_error:
         raise ToolError(result.text + hint) from tools.last_error
     yield result.text

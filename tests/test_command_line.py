@@ -337,7 +337,7 @@ def test_imported_names_classes_and_private_functions_are_no_tools(tmp_path):
         (["kv_cache_gib", '{"num_layers": "8k"}'], 1, '收到的是 "8k"'),
         (["calculator", "{oops"], 1, "（参数的写法：--schema calculator）"),
         (["calculator", "17*23+4"], 1, '。例如 \'{"expression": "17*23+4"}\'（'),
-        (["calculator", "{expression: 1+1}"], 1, '里写成 \'{\\"expression\\": \\"17*23+4\\"}\''),
+        (["calculator", "{expression: 1+1}"], 1, '，PowerShell 5.1 里要写成 \\" 而不是 "（'),
         (["calculator", '{\\"expression\\": 1}'], 1, '“{\\"expression\\":” 附近，键要用英文双引号'),
         (["calculator", '{"expression": 1}'], 1, "请改正后重新调用。（参数的写法"),
         (["calculator"], 1, "缺少必填参数 expression"),
