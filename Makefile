@@ -77,6 +77,8 @@ interop: $(VENV)/ready ## our server, client and requests against what make peer
 bench: $(VENV)/ready ## speed as ratios to other libraries, measured in one process
 	$(PY) -m pip install -q --disable-pip-version-check -r tests/requirements-bench.txt
 	$(PY) tests/bench.py
+	@if [ -e .peers/fm/ready ]; then .peers/fm/bin/python tests/bench.py fastmcp; \
+	else echo "fastmcp is not there (make peers): its row is left out"; fi
 
 bench-mcp: ## the MCP server beside a bare loop
 	$(PYTHON) tests/bench_mcp.py

@@ -120,6 +120,8 @@ class SchemaError(TypeError, ValueError):
 class BackendError(Exception):
     """The model could not be asked, or did not answer; the message tells the user what to do."""
 
+    turn: Turn | None = None  # what had arrived of an answer that broke off
+
 
 class RpcError(Exception):
     """A JSON-RPC error reply: `code`, `message` and optional `data` (JSON-RPC 2.0, section 5.1)."""
@@ -212,8 +214,11 @@ def _write_text(value: object) -> str:
     return text
 
 
+_ENDLESS = 1 << 14_000  # about 4,200 digits; from 4,300 on CPython refuses to print
+
+
 def _write_number(value: float) -> float:
-    if not abs(value) < 1 << 14_000:  # about 4,200 digits; from 4,300 on CPython refuses to print
+    if not abs(value) < _ENDLESS:
         raise ValueError("JSON has no NaN, no infinity and no endless integers")
     return int(value) if isinstance(value, int) else float(value)
 
@@ -244,6 +249,7 @@ class Scalar(NamedTuple):
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
 SCALARS = {
     "builtins.str": Scalar("string"),
+    "typing.LiteralString": Scalar("string", read=lambda cls, text: text),
     "builtins.int": Scalar("integer", read=_read_whole, write=_write_number),
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
@@ -523,15 +529,19 @@ def _maker(origin: Any) -> Callable:
     return next((_FORMS[key] for key in keys if key in _FORMS), _scalar)
 
 
+_compile = functools.lru_cache(maxsize=256)(compile)  # annotation texts come again and again
+
+
 class _Scope:
     """Where names in annotations are looked up, and the `$defs` found so far."""
 
-    def __init__(self, names: dict, defs: dict):
-        self.names, self.defs = names, defs  # name → what it means, type → (its name, its shape)
+    def __init__(self, names: dict, local: dict, outer: _Scope | None = None):
+        self.names, self.local, self.outer = names, local, outer  # outer: of the record's user
+        self.defs: dict = outer.defs if outer else {}  # type → [its name, its shape]
 
     def resolve(self, text: str) -> Any:
         """What annotation text means; it is the programmer's own code, as for `get_type_hints`."""
-        return eval(text, self.names)
+        return eval(_compile(text.strip(), "<string>", "eval"), self.names, self.local)
 
     def shape(self, tp: Any) -> Shape:
         """The shape of any annotation. SchemaError says what is wrong with it."""
@@ -541,6 +551,10 @@ class _Scope:
             return _maker(origin or tp)(origin or tp, typing.get_args(tp) if origin else (), self)
         except SchemaError:
             raise
+        except RecursionError as error:
+            if self.outer:  # said once, of the parameter: a record would go on with its next field
+                raise
+            raise SchemaError("类型套得太深，请改用层数少一些的类型") from error
         except NameError as error:
             where = "请在模块顶层定义或导入它（不能在函数里，也不能只在 TYPE_CHECKING 下）"
             raise SchemaError(f"标注里的名字 {error.name} 找不到，{where}") from error
@@ -548,16 +562,20 @@ class _Scope:
             shown = f"{type(error).__name__}: {error}"
             raise SchemaError(f"类型标注读不懂（{shown}），{_WRITE_INSTEAD}") from error
 
-    def shared(self, tp: Any, make: Callable) -> Shape:
-        """A `$ref` to what `make` gives. It is made once, so a type may contain itself."""
-        if tp not in self.defs:
-            name = re.sub(r"\W", "_", tp.__name__, flags=re.ASCII)
+    def shared(self, key: Any, name: str, make: Callable, *, inline: bool = True) -> Shape:
+        """What `make` gives, in place, or a `$ref` to it if it contains itself or inline=False."""
+        new = key not in self.defs
+        entry = self.defs.setdefault(key, ["", None])
+        if not entry[0] and not (new and inline):
+            name = re.sub(r"\W", "_", name, flags=re.ASCII)
             while name in [taken for taken, _ in self.defs.values()]:
-                name += "_"  # another class of the same name
-            self.defs[tp] = name, None
-            self.defs[tp] = name, make()
-        ref = {"$ref": f"#/$defs/{self.defs[tp][0]}"}
-        return Shape(ref, lambda value: self.defs[tp][1].read(value))
+                name += "_"  # another type of the same name
+            entry[0] = name
+        if new:
+            entry[1] = make()
+            if not entry[0]:  # nothing refers to it
+                return self.defs.pop(key)[1]
+        return Shape({"$ref": f"#/$defs/{entry[0]}"}, lambda value: entry[1].read(value))
 
     def schema(self, root: dict) -> dict:
         """A root schema together with the `$defs` that its references need."""
@@ -575,16 +593,29 @@ def _anything(origin, args, scope):
 def _stand_in(origin, args, scope):
     """The type meant: by the text "int" and by `Required[int]` int, by a TypeVar its bound."""
     if isinstance(text := getattr(origin, "__forward_arg__", origin), str):
-        return scope.shape(scope.resolve(text))
+        meant = scope.resolve(text)
+        if type(meant) is type:  # only an alias needs to be watched: JSON = dict[str, "JSON"]
+            return scope.shape(meant)
+        return scope.shared((text, scope), text, lambda: scope.shape(meant))
     if choices := getattr(origin, "__constraints__", ()):
         return scope.shape(typing.Union[choices])
     meant = [getattr(origin, name, None) for name in ("__supertype__", "__bound__", "type")]
     return scope.shape(next(filter(None, [*meant, *args]), Any))
 
 
+def _filled_in(tp: Any, origin: Any, args: tuple) -> Any:
+    """A type inside a generic: for Page[int], whose variable is T, list[T] becomes list[int]."""
+    meant = dict(zip(getattr(origin, "__parameters__", ()), args))
+    if isinstance(tp, typing.TypeVar):
+        return meant.get(tp, tp)
+    variables = getattr(tp, "__parameters__", ()) if typing.get_origin(tp) else ()
+    return tp[tuple(meant.get(v, v) for v in variables)] if variables else tp
+
+
 @_form("TypeAliasType")
 def _alias(origin, args, scope):
-    return scope.shared(origin, lambda: scope.shape(origin.__value__))
+    meant = _filled_in(origin.__value__, origin, args)
+    return scope.shared((origin, args), origin.__name__, lambda: scope.shape(meant))
 
 
 # --- patterns: regular expressions in linear time ---
@@ -868,13 +899,15 @@ class Parameters(NamedTuple):
         JSON values become what the annotations promise: 4096.0 an int, "2026-11-30" a date, an
         object a dataclass. Raises ToolError, which names the parameter, where that is impossible.
         """
-        if unknown := values.keys() - self.shapes.keys():
-            raise ToolError(f"没有参数 {'、'.join(sorted(unknown))}")
+        if not values.keys() <= self.shapes.keys():
+            raise ToolError(f"没有参数 {'、'.join(sorted(values.keys() - self.shapes.keys()))}")
         positional, keyword = [], {}
         for name, _, required, value, by_position in self.parameters:
             if name in values:
                 try:
                     value = self.shapes[name].read(values[name])
+                except RecursionError as error:
+                    raise ToolError(f"参数 {name} 嵌套太深") from error
                 except Exception as error:  # a record's own constructor may raise anything
                     kind = "" if isinstance(error, ToolError) else f"{type(error).__name__} "
                     reason = " ".join(f"{kind}{error}".split())[:200]
@@ -942,12 +975,23 @@ def _describe(found, scope, *, name: str, owner: str, doc: Docstring) -> Paramet
 
 # --- records: types with named fields become JSON objects ---
 
-def _record_fields(cls: type, scope: _Scope) -> list[Parameter]:
+@functools.lru_cache(maxsize=256)
+def _names_inside(cls: type) -> dict:
+    """What annotations in the body of a class may mean: its classes, aliases, variables, itself."""
+    body = [pair for base in cls.__mro__[-2::-1] for pair in vars(base).items()]
+    body += [(tp.__name__, tp) for tp in (*getattr(cls, "__parameters__", ()), cls)]
+    kinds = ("typing", "types")  # of what list[int], Literal["a"], a TypeVar … are
+    return {name: tp for name, tp in body if isinstance(tp, type) or type(tp).__module__ in kinds}
+
+
+def _record_fields(cls: type, args: tuple) -> list[Parameter]:
     """Keys of a TypedDict, otherwise the parameters of the constructor."""
     try:
-        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+        hints = typing.get_type_hints(cls, localns=_names_inside(cls), include_extras=True)
     except Exception:  # then each is resolved by itself, so that an error names its field
         hints = getattr(cls, "__annotations__", {})
+    if args:
+        hints = {name: _filled_in(hint, cls, args) for name, hint in hints.items()}
     if not hasattr(cls, "__required_keys__"):
         fields = _signature(cls, cls.__name__)
         return [field._replace(type=hints.get(field.name, field.type)) for field in fields]
@@ -970,13 +1014,13 @@ def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     return type(fn).__name__, type(fn).__call__.__doc__ or type(fn).__doc__
 
 
-def _record_shape(cls: type, scope: _Scope) -> Shape:
+def _record_shape(cls: type, args: tuple, scope: _Scope) -> Shape:
     import inspect
     name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
     module = vars(inspect.getmodule(cls) or types)
-    inside = _Scope({**scope.names, **module, name: cls}, scope.defs)
+    inside = _Scope({**scope.names, **scope.local, **module}, _names_inside(cls), scope)
     fields = _describe(
-        _record_fields(cls, inside), inside, name=name, owner=f"{name} 的字段", doc=doc)
+        _record_fields(cls, args), inside, name=name, owner=f"{name} 的字段", doc=doc)
 
     def read(value):
         _expect(value, dict)
@@ -989,20 +1033,29 @@ def _record_shape(cls: type, scope: _Scope) -> Shape:
 
 @_form("__dataclass_fields__", "__required_keys__", "_field_defaults")  # the latter: NamedTuple
 def _record(origin, args, scope):
-    return scope.shared(origin, lambda: _record_shape(origin, scope))
+    return scope.shared(
+        (origin, args), origin.__name__, lambda: _record_shape(origin, args, scope), inline=False)
 
 
 # --- functions ---
 
 def _scope_of(fn: Any) -> _Scope:
-    """The names for a function's postponed annotations: those of its module."""
+    """The names for a function's postponed annotations: of module, class, closure, variables."""
     import inspect
     written = inspect.unwrap(fn)
     if isinstance(written, functools.partial):
         return _scope_of(written.func)
-    written = written if hasattr(written, "__name__") else type(written).__call__
-    names = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
-    return _Scope(names, {})
+    owner = getattr(written, "__self__", getattr(fn, "__self__", None))
+    if not hasattr(written, "__name__"):  # an object that can be called
+        owner, written = written, type(written).__call__
+    names = {**_names_inside(owner if isinstance(owner, type) else type(owner))}
+    free = getattr(getattr(written, "__code__", None), "co_freevars", ())
+    for name, cell in zip(free, getattr(written, "__closure__", None) or ()):
+        with contextlib.suppress(ValueError):  # an empty cell: the name is not bound yet
+            names[name] = cell.cell_contents
+    names |= {tp.__name__: tp for tp in getattr(written, "__type_params__", ())}
+    module = getattr(written, "__globals__", None) or vars(inspect.getmodule(written) or types)
+    return _Scope(module, names)
 
 
 def read_parameters(fn: Callable) -> Parameters:
@@ -1046,13 +1099,14 @@ def output_schema(fn: Callable) -> dict | None:
     import dataclasses
     import inspect
     with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
-        scope, cls = _scope_of(fn), inspect.signature(fn).return_annotation
-        cls = scope.resolve(cls) if isinstance(cls, str) else cls
+        scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
+        tp = scope.resolve(tp) if isinstance(tp, str) else tp
+        cls = typing.get_origin(tp) or tp
         keys = (
             {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls)
             else cls.__required_keys__ | cls.__optional_keys__
         )
-        schema = _record_shape(cls, scope).schema
+        schema = _record_shape(cls, typing.get_args(tp), scope).schema
         if keys == set(schema["properties"]):  # a field may be set by no parameter
             return scope.schema(schema)
     return None
@@ -4071,13 +4125,16 @@ def _numbered(number: int) -> str:
 
 
 def _tidy_assistant(message: dict, number: int) -> dict:
-    """The message with `content`, and calls with an id and arguments as JSON text of an object."""
+    """The message with `content`; calls with an id, a name that servers take (a model may invent
+    any), and arguments as JSON text of an object.
+    """
     result = {key: value for key, value in message.items() if value not in (None, [])}
     result["content"] = content_text(message.get("content"))
     calls = []
     for position, call in enumerate(result.get("tool_calls", ()), number):
         function = call.get("function") or {}
-        function = {**function, "arguments": _object_text(function.get("arguments"))}
+        name = re.sub("[^A-Za-z0-9_-]", "_", str(function.get("name") or "unnamed"))[:64]
+        function = {**function, "name": name, "arguments": _object_text(function.get("arguments"))}
         named = {"id": call.get("id") or _numbered(position), "type": "function"}
         calls.append({**call, **named, "function": function})
     return {**result, "tool_calls": calls} if calls else result
@@ -4116,7 +4173,8 @@ def tidy_history(messages: list[dict]) -> list[dict]:
     """The same conversation as every server accepts it; an equal list when it was tidy already.
 
     One system message, first; no two user messages in a row; `content` always there, as text;
-    arguments as JSON text of an object; right behind a turn its results, one per call, in order.
+    names of calls in plain letters, arguments as JSON text of an object; right behind a turn its
+    results, one per call, in order.
     """
     texts = [content_text(m.get("content")) for m in messages if m["role"] in _SYSTEM_ROLES]
     system = "\n\n".join(filter(None, texts))
@@ -4359,8 +4417,8 @@ class _Reading:
         return known and call.arguments.keys() <= self.parameters(call.name).keys()
 
     def line_before(self, text: str, pos: int) -> str:
-        """What stands before `pos` in its line, or the last 200 characters of it."""
-        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip()
+        """What stands before `pos` in its line, within 200 characters, without separators."""
+        return text[max(self.begin, pos - 200):pos].rpartition("\n")[2].strip(" \t\r;,")
 
 
 _Block = tuple[int, list[ToolCall]]  # what a reader found: where it ends, and the calls in it
@@ -4425,9 +4483,9 @@ def _new_call(reading: _Reading, name: str, arguments: object, *, id: object = "
     arguments = _parsed(arguments)
     match arguments:  # DeepSeek V3.2 may wrap them once more: {"input": "{…}"}
         case {"arguments": inner, **rest} | {"input": inner, **rest} if not rest:
-            inner, known = _parsed(inner), reading.parameters(name).keys()
-            if known and isinstance(inner, dict) and inner.keys() <= known:
-                arguments = inner
+            inner, outer = (ToolCall("", name, each) for each in (_parsed(inner), arguments))
+            if reading.fits(inner) and not reading.fits(outer):  # a tool may have an `input`
+                arguments = inner.arguments
         case dict() | str():
             pass
         case _:
@@ -4895,8 +4953,8 @@ def _read_block(row: TextFormat, text: str, pos: int, reading: _Reading) -> _Blo
     after = _skip(text, end)
     end = next((after + len(word) for word in row.closes if text.startswith(word, after)), end)
     known = reading.any_tool or all(call.name in reading.schemas for call in calls)
-    inside = reading.line_before(text, pos) and _match(r"[ \t]*[^\s<\[]", text, end)  # a sentence
-    if not known and (row.known or inside):
+    sentence = reading.line_before(text, pos) and _match(r"[ \t;,]*[^\s<\[;,]", text, end)
+    if not known and (row.known or sentence):
         return reading.miss()
     return (end, calls) if calls else None
 
@@ -4950,9 +5008,9 @@ class _Scan:
             opener = marker.replace("/", "").rstrip(">")
             self.opened = self.opened or self.text.find(opener, self.reading.begin, at) >= 0
             return after if self.opened else self.take(at, after)
-        for row in () if quoted else _ROWS[marker]:
+        for row in _ROWS[marker]:
             if block := _read_block(row, self.text, at, self.reading):
-                if self.keep_calls:
+                if quoted or self.keep_calls:  # all of it: a marker inside may open a call, too
                     return block[0]
                 self.calls += block[1]
                 return self.take(at, block[0])
@@ -6939,6 +6997,8 @@ class HttpError(Exception):
     text: the server's words; value: the JSON they came in.
     """
 
+    turn: Turn | None = None  # what had arrived before
+
     def __init__(self, status: int, text: str, value: object = None, headers: Mapping = {}):
         super().__init__(text)
         self.status, self.text, self.value, self.headers = status, text, value, headers
@@ -7037,7 +7097,7 @@ def read_error(body: bytes) -> tuple[str, object]:
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
         text = title[1] if title else text
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.I | re.S)
-    return cut(" ".join(text.split()), limit), value
+    return _cut(" ".join(text.split()), limit), value
 
 
 def raise_error_object(value: dict) -> None:
@@ -7558,7 +7618,7 @@ class HttpModel:
                 known = self._known_models() if unknown else ""
                 raise self._explained(failure, known) from failure
             code = f"HTTP {failure.status} " if failure.status else ""
-            reason = self._without_key(cut(code + failure.text, 120))
+            reason = self._without_key(_cut(code + failure.text, 120))
             self._tell(f"{reason}；{wait:.1f} 秒后重试。")
             show("again", "")
             self._sleep(wait)
@@ -7584,15 +7644,23 @@ class HttpModel:
     def _once(self, question: Question, body: dict, show: Callable) -> Turn:
         """The answer to one request."""
         fold, screen = self.fold(call_ids(question.messages)), TextStream(question.tools)
-        for value in self._objects(self.path, body):
-            for kind, piece in fold.feed(value):
-                for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
-                    show(*shown)
+        broken = None
+        try:
+            for value in self._objects(self.path, body):
+                for kind, piece in fold.feed(value):
+                    for shown in screen.feed(piece) if kind == "text" else [(kind, piece)]:
+                        show(*shown)
+            if not fold.done:
+                raise HttpError(0, "连接断了，没有结束标记")
+        except (HttpError, BackendError) as error:
+            broken = error
         for shown in screen.close():
             show(*shown)
-        if not fold.done:
-            begun = cut(screen.parts.text, 300)
-            raise HttpError(0, "连接断了，没有结束标记" + (f"（已收到：{begun}）" if begun else ""))
+        if broken:
+            broken.turn = screen.parts
+            if begun := _cut(broken.turn.text, 300):
+                broken.args = (f"{broken}（已收到：{begun}）",)
+            raise broken
         plain = fold.turn()
         turn = sorted_text(plain, question)
         if turn.calls and "tools" in body and not plain.calls:
@@ -7641,7 +7709,7 @@ class HttpModel:
 
     def _explained(self, failure: HttpError, advice: str = "") -> BackendError:
         """What happened and what to do; `advice` is better than ours."""
-        status, text = failure.status, failure.text.rstrip("。.") or "（没有说明）"
+        status, text = failure.status, str(failure).rstrip("。.") or "（没有说明）"
         match failure.value:
             case {"error": {"n_ctx": room, "n_prompt_tokens": tokens}}:  # llama-server
                 text += f"（对话有 {tokens} 个 token，服务器的上下文只有 {room} 个）"
@@ -7650,13 +7718,15 @@ class HttpModel:
             advice = f"服务器要求等 {wait:.0f} 秒，请晚些再试"
         fits = (
             advice for statuses, words, advice in _ADVICE
-            if status in statuses or (words and re.search(words, text))
+            if status in statuses or (words and re.search(words, failure.text))
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
-        return BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
+        problem.turn = failure.turn
+        return problem
 
     def _known_models(self) -> str:
         try:
@@ -8025,8 +8095,8 @@ class Wire:
         self._descriptor, self._owner = descriptor, os.getpid()
         self.lock, self._held, self._due = threading.Lock(), bytearray(), 0.0
 
-    def send(self, message: object, *, hold: bool = False) -> None:
-        """Write one message, or hold it until one is sent that is due, or `flush`."""
+    def send(self, message: object, *, hold: Callable[[], bool] = bool) -> None:
+        """Write one message, or hold it if `hold()` until one is sent that is due, or `flush`."""
         if os.getpid() != self._owner:  # a tool forked and came back: the parent answers
             os._exit(0)
         try:
@@ -8038,7 +8108,8 @@ class Wire:
             if not self._held:
                 self._due = now + HOLD_SECONDS
             self._held += line
-        if not hold or now > self._due:
+            due = not hold() or now > self._due  # asked now: a new thread may read and wait by now
+        if due:
             self.flush()
 
     def flush(self) -> None:
@@ -8071,6 +8142,8 @@ def _private_pipes() -> tuple[io.BufferedReader, Wire]:
             os.fstat(descriptor)
         except OSError:
             os.dup2(nowhere, descriptor)
+        if os.name == "posix":  # else a read or write that would wait is taken for the end
+            os.set_blocking(descriptor, True)
     wire = Wire(os.dup(1))
     source = io.BufferedReader(_Input(os.dup(0), wire), 2**16)
     os.dup2(nowhere, 0)
@@ -8137,7 +8210,7 @@ class Relay:
         for line in self._lines:
             for begun in self._begin(line):
                 if isinstance(begun, dict):
-                    self._wire.send(begun, hold=True)
+                    self._wire.send(begun, hold=lambda: True)
                 elif not self._run(begun):
                     return
         self._finish()
@@ -8155,7 +8228,7 @@ class Relay:
         self._current = request
         if not self._begun.is_set():
             self._begun.set()
-        request.run(lambda message: self._wire.send(message, hold=self._current is request))
+        request.run(lambda message: self._wire.send(message, hold=lambda: self._current is request))
         with self._lock:
             if self._current is request:
                 self._current = None
@@ -9073,6 +9146,7 @@ def mock_model(question: str) -> MockLLM:
 
 MCP_SHOWN = 600  # characters of a message that is shown whole; --json has everything
 MCP_TEXT = 60  # characters of a text in a longer one, of whose lists only the first entry is shown
+MCP_TRACED = 5000  # latest messages of one step; a server may write without end
 
 # The work of both sessions: method of McpClient and its arguments.
 MCP_WORK = (
@@ -9146,7 +9220,7 @@ Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, ite
 
 
 def _traced(
-    trace: list[tuple], act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
+    trace: collections.deque, act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
 ) -> Any:
     """Do it and yield the messages of it; returns what came out, None for an error reply.
 
@@ -9156,13 +9230,13 @@ def _traced(
         with contextlib.suppress(RpcError):
             return act(*arguments)
     finally:  # the last messages before a server fails say most
-        while trace:
-            yield *trace.pop(0), next(remarks, "")
+        for _ in range(len(trace)):  # not what is written meanwhile
+            yield *trace.popleft(), next(remarks, "")
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
@@ -9204,7 +9278,7 @@ def _entry_line(entry: dict) -> str:
 
 def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     """Connect to any server and ask what it offers: the messages, then a summary in lines."""
-    trace: list[tuple] = []
+    trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
@@ -9524,7 +9598,7 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    yield from _misshapen("content", "tools/call", result, f"{who} 的结果")
+    yield from _misshapen("content", "tools/call", result, f"{who} 的结果：")
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
@@ -9797,9 +9871,10 @@ def claude_config_path() -> str:
 def _merged(old: bytes, block: dict, path: str) -> str:
     """The configuration with our entry, as text. Raises McpError where there is no place for it."""
     try:
-        config = json.loads(old.decode("utf-8-sig").strip() or "{}")
+        text = old.decode("utf-8-sig").strip() or "{}"
+        config = json.loads(text, parse_constant=_refuse_word)
         config.setdefault("mcpServers", {}).update(block["mcpServers"])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
         raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
@@ -9813,6 +9888,7 @@ def write_claude_config(path: str, command: Sequence[str]) -> Iterator[str]:
     """
     import shutil
 
+    path = os.path.realpath(path)  # of a link, what it leads to is written; the link stays
     old, draft = b"", f"{path}.new"
     if os.path.exists(path):
         with open(path, "rb") as file:

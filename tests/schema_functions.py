@@ -98,6 +98,10 @@ def optional_with_default(n: Optional[int] = None): ...
 def pipe_optional(n: str | None = None): ...
 
 
+@expect("s", s=STR)
+def literal_string(s: typing_extensions.LiteralString): ...
+
+
 @expect("v", v={"type": ["integer", "string"]})
 def two_scalars(v: Union[int, str]): ...
 
@@ -450,7 +454,7 @@ def dataclass_inside(t: Annotated[Optional[list[Tree]], "Trees"] = None): ...
 @expect(
     "p",
     p=ref("Page"),
-    _defs={"Page": obj("items", items=arr(ANY), first={"default": None})},
+    _defs={"Page": obj("items", items=arr(INT), first={**null_or("integer"), "default": None})},
 )
 def generic_dataclass(p: Page[int]): ...
 
@@ -677,12 +681,15 @@ def positional_only(b: int, /, a: str): ...
 def variadic(a: int, *args: int, c: int, **kwargs: str): ...
 
 
-class Mode(enum.Enum):
-    on = "on"
-
-
 class Tools:
     """A box of tools."""
+
+    class Mode(enum.Enum):
+        on = "on"
+
+    Modes = list[Mode]
+
+    def list(self, modes: Modes): ...
 
     def method(self, a: int, mode: Mode = Mode.on):
         """Method.
@@ -692,22 +699,30 @@ class Tools:
         """
 
     @classmethod
-    def class_method(cls, a: int): ...
+    def class_method(cls, a: int, mode: Mode = Mode.on): ...
 
     @staticmethod
     def static_method(a: int): ...
 
-    def __call__(self, a: int):
+    def __call__(self, a: int, mode: Mode = Mode.on):
         """Call it."""
+
+
+class MoreTools(Tools): ...
 
 
 NUMBER = {**INT, "description": "Number"}
 MODE = {"type": "string", "enum": ["on"], "default": "on"}
 expect("a", a=NUMBER, mode=MODE, _name="method")(Tools().method)
-expect("a", a=INT)(Tools.class_method)
+expect("a", a=NUMBER, mode=MODE, _name="method")(MoreTools().method)
+expect("modes", modes=arr({"type": "string", "enum": ["on"]}), _name="list")(Tools().list)
+expect(a={**NUMBER, "default": 1}, mode=MODE, _name="method")(
+    functools.partial(Tools().method, a=1)
+)
+expect("a", a=INT, mode=MODE)(Tools.class_method)
 expect("a", a=INT)(Tools.static_method)
 expect("a", a=INT)(Tools().static_method)
-expect("a", a=INT, _name="Tools")(Tools())
+expect("a", a=INT, mode=MODE, _name="Tools")(Tools())
 
 
 class Plain:
@@ -1243,6 +1258,65 @@ TRIP = text(
 
 @expect("t", t={"anyOf": [ref("Trip"), ref("Place")]}, _defs={"Place": PLACE, "Trip": TRIP})
 def typed_dicts_in_a_union(t: Union[Trip, Place]): ...
+
+
+@expect(
+    "p q",
+    p=ref("Page"),
+    q=arr(ref("Page__")),
+    _defs={
+        "Page_": obj("items", items=arr(INT), first={**null_or("integer"), "default": None}),
+        "Page": obj(
+            "items",
+            items=arr(ref("Page_")),
+            first={"anyOf": [ref("Page_"), NULL], "default": None},
+        ),
+        "Page__": obj("items", items=arr(ANY), first={"default": None}),
+    },
+)
+def generic_in_generic(p: Page[Page[int]], q: list[Page]): ...
+
+
+U = typing.TypeVar("U")
+
+
+@dataclasses.dataclass
+class Ring(Generic[T, U]):
+    here: dict[str, T]
+    there: Annotated[U, "Other"]
+    back: "Optional[Ring[U, T]]" = None
+
+    class Kind(enum.Enum):
+        a = "a"
+
+    kind: Kind = Kind.a
+
+
+def ring(name, here, there):
+    return obj(
+        "here there",
+        here={"type": "object", "additionalProperties": here},
+        there={**there, "description": "Other"},
+        back={"anyOf": [ref(name), NULL], "default": None},
+        kind={"type": "string", "enum": ["a"], "default": "a"},
+    )
+
+
+@expect(
+    "r",
+    r=ref("Ring"),
+    _defs={"Ring": ring("Ring_", INT, STR), "Ring_": ring("Ring", STR, INT)},
+)
+def generic_that_contains_another_of_its_kind(r: Ring[int, str]): ...
+
+
+JSON = Union[None, int, str, List["JSON"], Dict[str, "JSON"]]
+Steps = list[Union[int, "Steps"]]
+Even = Dict[str, List["Odd"]]
+Odd = Union[int, "Even"]
+
+
+def aliases_of_themselves(json: JSON, steps: Steps = [], even: Even = {}, odds: List[Odd] = []): ...
 
 
 Score = typing.NewType("Score", float)

@@ -22,10 +22,21 @@ def for_type_checkers(amount: Decimal): ...
 def bad_return(n: int) -> Citty: ...  # noqa: F821
 
 
-def local_class():
+def local_class_unseen():
     @dataclasses.dataclass
     class Local:
         n: int
+
+    def tool(item: Local): ...
+
+    return tool
+
+
+def local_class_in_closure():
+    @dataclasses.dataclass
+    class Local:
+        n: int
+        again: Optional[Local] = None
 
     def tool(item: Local) -> str:
         return str(Local(item.n))
@@ -63,3 +74,24 @@ class Owner:
         w: int
 
     def method(self, mode: Mode, box: Box) -> Owner.Box: ...
+
+    @classmethod
+    def class_method(cls, mode: Mode, box: Box): ...
+
+    def __call__(self, mode: Mode, box: Box): ...
+
+
+class Heir(Owner): ...
+
+
+@dataclasses.dataclass
+class Crate:
+    class Size(enum.Enum):
+        small = "s"
+
+    Sizes = list[Size]
+    size: Size = Size.small
+    sizes: Sizes = dataclasses.field(default_factory=list)
+
+
+def nested_in_a_record(crate: Crate): ...

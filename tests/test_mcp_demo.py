@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -114,6 +115,20 @@ for line in sys.stdin:
 def test_visit_that_fails_shows_what_was_said_and_has_exit_code_1(body, shown):
     code, out, err = run("--mcp-demo", "--", sys.executable, "-c", body)
     assert code == 1 and shown in out and err.startswith("没有完成")
+
+
+def test_visit_to_a_server_that_writes_without_end_comes_to_an_end(monkeypatch):
+    """It writes faster than anybody can read; the latest lines of each step are shown."""
+    for name in ("seconds", "probe_seconds"):
+        monkeypatch.setitem(m.McpClient.__init__.__kwdefaults__, name, 0.3)
+    monkeypatch.setattr(m, "MCP_TRACED", 99)
+    endless = [sys.executable, "-c", "while True: print('y' * 9, flush=True)"]
+    shown = []
+    with pytest.raises(m.McpError):
+        for item in m.mcp_visit(endless, m.Style(80)):
+            shown.append(item)
+            assert len(shown) <= 100
+            time.sleep(0.001)  # a slow screen
 
 
 @pytest.mark.parametrize(
@@ -264,7 +279,30 @@ def test_write_keeps_everything_else_and_a_copy(tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == [path.name, path.name + ".bak"]
 
 
-@pytest.mark.parametrize("text", ["{broken", "[]", '"x"', '{"mcpServers": []}', "// comment\n{}"])
+@pytest.mark.parametrize("leads_to", ["a file", "nothing"])
+def test_write_keeps_a_link_and_writes_what_it_leads_to(tmp_path, leads_to):
+    real, path = tmp_path / "dotfiles" / "claude.json", tmp_path / "claude_desktop_config.json"
+    real.parent.mkdir()
+    if leads_to == "a file":
+        real.write_text('{"theme": "暗"}', encoding="utf-8")
+    path.symlink_to(real)
+    list(m.write_claude_config(str(path), COMMAND))
+    assert path.is_symlink() and "cme295-notes" in real.read_text("utf-8")
+    assert (real.parent / "claude.json.bak").exists() == (leads_to == "a file")
+
+
+NO_JSON = [
+    "{broken",
+    "[]",
+    '"x"',
+    '{"mcpServers": []}',
+    "// comment\n{}",
+    '{"x": NaN}',
+    "[" * 10**5,
+]
+
+
+@pytest.mark.parametrize("text", NO_JSON, ids=lambda text: text[:20])
 def test_write_refuses_what_it_cannot_keep(tmp_path, text):
     path = tmp_path / "claude_desktop_config.json"
     path.write_text(text, encoding="utf-8")

@@ -196,7 +196,7 @@ SHAPES = [
     ("shape", "RESULTS['resources/list'] = {'resources': [{'name': 'x'}]}", "resources[0].uri"),
     ("content", "del CALLED['content']", "缺少 content"),
     ("content", "CALLED['content'] = None", "content"),
-    ("content", "CALLED['content'] = [{'type': 'hologram'}]", "content[0].type"),
+    ("content", "CALLED['content'] = [{'type': 'hologram'}]", "的结果：content[0].type"),
 ]
 
 

@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import ipaddress
 import itertools
 import json
@@ -120,6 +121,46 @@ def test_local_class_is_found_when_annotations_are_eager():
     assert properties(tool)["item"] == {"$ref": "#/$defs/Local"}
 
 
+def test_postponed_local_class_is_found_through_the_closure():
+    tool = postponed.local_class_in_closure()
+    assert properties(tool)["item"] == {"$ref": "#/$defs/Local"}
+    read = call_arguments(tool, {"item": {"n": 1, "again": {"n": 2}}})[1]["item"]
+    assert read.again.n == 2
+
+
+def test_a_name_of_the_closure_may_have_no_value_yet():
+    def tool(n: "int"):
+        return later, n
+
+    assert properties(tool) == {"n": {"type": "integer"}}
+    later = 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        postponed.Owner().method,
+        postponed.Heir().method,
+        postponed.Owner.class_method,
+        postponed.Owner(),
+        functools.partial(postponed.Owner().method),
+        functools.cache(postponed.Owner().method),
+    ],
+)
+def test_nested_class_of_the_owner_is_found(fn):
+    props = properties(fn)
+    assert props["mode"]["enum"] == ["fast"] and props["box"] == {"$ref": "#/$defs/Box"}
+
+
+def test_nested_class_of_a_record_is_found():
+    fields = function_to_schema(postponed.nested_in_a_record)["parameters"]["$defs"]["Crate"]
+    size = {"type": "string", "enum": ["s"]}
+    assert fields["properties"] == {
+        "size": {**size, "default": "s"},
+        "sizes": {"type": "array", "items": size},
+    }
+
+
 def test_records_that_refer_to_each_other_end_in_references():
     schema = function_to_schema(postponed.mutual)
     check(schema)
@@ -128,9 +169,53 @@ def test_records_that_refer_to_each_other_end_in_references():
 
 
 JSON_TREE = typing.Dict[str, "JSON_TREE"]  # noqa: F821
+TREE = {"a": [1, None, {"b": "c"}], "d": {}}
+EVEN = {"a": [1, {"b": []}]}
 
 
-def takes_json(v: JSON_TREE): ...
+@pytest.mark.parametrize("module", [EAGER, POSTPONED])
+@pytest.mark.parametrize(
+    "args, fits",
+    [
+        ({"json": TREE, "steps": [1, [2, [3]]], "even": EVEN, "odds": [EVEN, 1]}, True),
+        ({"json": {"a": [1, {"b": 1.5}]}}, False),
+        ({"json": None, "steps": [1, [2, ["x"]]]}, False),
+        ({"json": None, "even": {"a": [{"b": {}}]}}, False),
+        ({"json": None, "odds": [{"a": [{"b": 1}]}]}, False),
+    ],
+)
+def test_an_alias_that_contains_itself_becomes_a_reference(module, args, fits):
+    schema = function_to_schema(module.aliases_of_themselves)
+    check(schema)
+    assert {"JSON", "Steps"} < schema["parameters"]["$defs"].keys()
+    assert jsonschema.Draft202012Validator(schema["parameters"]).is_valid(args) == fits
+    if fits:
+        assert call_arguments(module.aliases_of_themselves, args) == ([], args)
+    else:
+        with pytest.raises(ToolError):
+            call_arguments(module.aliases_of_themselves, args)
+
+
+def test_too_deep_a_value_is_said_plainly():
+    deep = None
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ToolError, match="^参数 json 嵌套太深$"):
+        call_arguments(EAGER.aliases_of_themselves, {"json": deep})
+
+
+T = typing.TypeVar("T")
+
+
+@dataclasses.dataclass
+class Growing(typing.Generic[T]):
+    a: "Optional[Growing[list[T]]]" = None
+    b: "Optional[Growing[dict[str, T]]]" = None
+
+
+def growing(n: int, v: Growing[int]): ...
+def deep_type(n: int, v: functools.reduce(lambda tp, _: list[tp], range(3_000), int)): ...
+def misspelt_in_an_alias(a: List["Nowhere"], b: "List[Nowhere]"): ...  # noqa: F821
 
 
 class Engine: ...
@@ -181,8 +266,7 @@ def same_mistake_twice(a: "Nowhere", b: "Nowhere", c: Machine, d: list[Machine])
     [
         (postponed.misspelt, ["misspelt", "city", "Citty"]),
         (postponed.for_type_checkers, ["for_type_checkers", "amount", "Decimal", "TYPE_CHECKING"]),
-        (postponed.local_class(), ["tool", "item", "Local", "模块顶层"]),
-        (postponed.Owner().method, ["method", "参数 mode：", "Mode", "参数 box：", "模块顶层"]),
+        (postponed.local_class_unseen(), ["tool", "item", "Local", "模块顶层"]),
         (postponed.broken_field, ["broken_field", " b", "Broken", "Nowhere"]),
         (custom, ["custom", "engine", "Engine", "dataclass"]),
         (custom_inside, ["custom_inside", "engines", "Engine"]),
@@ -191,7 +275,9 @@ def same_mistake_twice(a: "Nowhere", b: "Nowhere", c: Machine, d: list[Machine])
         (callable_in_a_list, ["函数 callable_in_a_list 的参数 runs：类型 Callable"]),
         (callable_with_default, ["函数 callable_with_default 的参数 run：类型 Callable"]),
         (takes_pattern, ["函数 takes_pattern 的参数 p：类型 Pattern"]),
-        (takes_json, ["函数 takes_json 的参数 v", "Recursion"]),
+        (growing, ["函数 growing 的参数 v：类型套得太深"]),
+        (deep_type, ["函数 deep_type 的参数 v：类型套得太深"]),
+        (misspelt_in_an_alias, ["参数 a：", "参数 b：", "Nowhere"]),
         (takes_type, ["takes_type", "kind"]),
         (odd_key, ["odd_key", "table", "字典的键"]),
         (bad_text, ["bad_text", "x"]),
@@ -216,7 +302,7 @@ def test_what_cannot_be_expressed_is_refused_by_name(fn, words):
     with pytest.raises(SchemaError) as caught:
         function_to_schema(fn)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "Recursion" not in str(caught.value)
 
 
 def test_error_names_only_the_parameter_that_is_wrong():
@@ -253,12 +339,31 @@ def tool(bag: Bag, node: Optional[Node] = None): ...
 # --- syntax of Python 3.12 ---
 
 NEW_SYNTAX = """
+import dataclasses
+import typing
 type Ids = list[int]
 type Json = dict[str, Json] | list[Json] | str | None
+type Pair[A] = tuple[A, A]
+type Nest[A] = list[Nest[A]] | A
 type Broken = Nowhere
 def plain_alias(v: Ids, w: Ids | None = None): ...
 def recursive_alias(v: Json): ...
+def generic_alias(v: Pair[int], w: Pair[Pair[str]]): ...
+def recursive_generic_alias(v: Nest[int]): ...
 def generic[T: int](v: T, w: list[T]): ...
+class Tools[T: int]:
+    def method(self, v: T, w: list[T]): ...
+@dataclasses.dataclass
+class Box[T]:
+    items: list[T]
+    inner: "Box[T] | None" = None
+def boxed(v: Box[int]): ...
+class Row[T](typing.NamedTuple):
+    items: list[T]
+class Sheet[T](typing.TypedDict, total=False):
+    items: typing.Required[list[T]]
+def in_rows(v: Row[int]): ...
+def in_sheets(v: Sheet[int]): ...
 def broken_alias(v: Broken): ...
 """
 
@@ -266,17 +371,27 @@ def broken_alias(v: Broken): ...
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
 @pytest.mark.parametrize("flags", [0, __future__.annotations.compiler_flag])
 def test_type_statement_and_type_parameters(flags):
-    names = {"__name__": __name__}
+    sys.modules["new_syntax"] = module = types.ModuleType("new_syntax")
+    names = vars(module)
     exec(compile(NEW_SYNTAX, "new", "exec", flags=flags, dont_inherit=True), names)
     ints = {"type": "array", "items": {"type": "integer"}}
-    ids = {"$ref": "#/$defs/Ids"}
     assert properties(names["plain_alias"]) == {
-        "v": ids,
-        "w": {"anyOf": [ids, {"type": "null"}], "default": None},
+        "v": ints,
+        "w": {"anyOf": [ints, {"type": "null"}], "default": None},
     }
-    assert function_to_schema(names["plain_alias"])["parameters"]["$defs"] == {"Ids": ints}
-    if not flags:  # postponed, T is a name that cannot be found
-        assert properties(names["generic"]) == {"v": {"type": "integer"}, "w": ints}
+    twice = properties(names["generic_alias"])
+    assert twice["v"]["prefixItems"] == [{"type": "integer"}] * 2
+    assert twice["w"]["prefixItems"][0]["prefixItems"] == [{"type": "string"}] * 2
+    for fn in (names["generic"], names["Tools"]().method):
+        assert properties(fn) == {"v": {"type": "integer"}, "w": ints}
+    for fn, name in (("boxed", "Box"), ("in_rows", "Row"), ("in_sheets", "Sheet")):
+        defs = function_to_schema(names[fn])["parameters"]["$defs"]
+        assert list(defs) == [name] and defs[name]["properties"]["items"] == ints
+        assert defs[name]["required"] == ["items"]
+    nest = function_to_schema(names["recursive_generic_alias"])
+    check(nest)
+    validator = jsonschema.Draft202012Validator(nest["parameters"])
+    assert validator.is_valid({"v": [[1], 2]}) and not validator.is_valid({"v": [["a"]]})
     recursive = function_to_schema(names["recursive_alias"])
     check(recursive)
     validator = jsonschema.Draft202012Validator(recursive["parameters"])
@@ -782,7 +897,7 @@ UTC = datetime.timezone.utc
         (Union[Spot, Job], {"name": "j"}, Job("j")),
         (Optional[Job], None, None),
         (EAGER.Tree, {"value": 1.0, "children": [{"value": 2}]}, EAGER.Tree(1, [EAGER.Tree(2)])),
-        (EAGER.Page[int], {"items": [1]}, EAGER.Page([1])),
+        (EAGER.Page[int], {"items": [1.0]}, EAGER.Page([1])),
         (collections.defaultdict[str, int], {"a": 1.0}, collections.defaultdict(None, a=1)),
         (typing.DefaultDict[str, list[int]], {"a": [1]}, collections.defaultdict(None, a=[1])),
         (typing.Container[int], [1.0], [1]),
@@ -1050,6 +1165,7 @@ class Hidden:
 
 def gives_hidden() -> Hidden: ...
 def gives_derived() -> EAGER.Base: ...  # has a ClassVar
+def gives_page() -> "EAGER.Page[int]": ...
 
 
 @pytest.mark.parametrize(
@@ -1060,6 +1176,7 @@ def gives_derived() -> EAGER.Base: ...  # has a ClassVar
         (gives_options, {"spot": Spot(1)}),
         (gives_tree, EAGER.Tree(1, [EAGER.Tree(2)])),
         (gives_derived, EAGER.Base(1)),
+        (gives_page, EAGER.Page([1], 2)),
     ],
 )
 def test_record_results_have_an_object_schema_that_fits(fn, value):

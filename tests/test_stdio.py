@@ -1,9 +1,11 @@
 """§18: real pipes and child processes. Rows are numbered as in the notes on hostile input."""
 
+import io
 import json
 import os
 import pathlib
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -495,6 +497,27 @@ def test_tool_that_closes_standard_error_does_not_keep_the_server_alive(tools_fi
         assert pipe.end()[0] == 0
 
 
+def test_answer_whose_thread_stops_reading_while_it_is_encoded_is_not_held(monkeypatch):
+    """No further line comes to flush it: the other thread already waits for one."""
+    encode = m.encode
+
+    def slow(message):
+        while not relay._late:  # another thread reads by now
+            time.sleep(0.001)
+        time.sleep(0.1)  # and has flushed what was held
+        return encode(message)
+
+    monkeypatch.setattr(m, "encode", slow)
+    (read, write), (out, into) = os.pipe(), os.pipe()
+    wire = m.Wire(into)
+    source = io.BufferedReader(m._Input(read, wire))
+    relay = m.Relay(source, wire, m.McpServer(m.ToolRegistry()))
+    threading.Thread(target=relay.run, daemon=True).start()
+    os.write(write, as_line(call(1)))
+    assert select.select([out], [], [], 5)[0]
+    assert json.loads(os.read(out, 2**16))["id"] == 1
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-03-26"])
 def test_answer_that_is_being_written_at_the_end_of_input_is_not_lost(monkeypatch, version):
     """The reply is owed no more, but encoding it takes a while: the process must not end yet."""
@@ -594,6 +617,25 @@ def test_reader_that_goes_away_ends_the_process():
 
 
 @posix
+@posix
+@pytest.mark.parametrize("number", [0, 1])
+def test_descriptors_that_do_not_wait_are_made_to(number):
+    """Some hosts hand out their own, non-blocking end of a pipe."""
+    ends = [os.pipe(), os.pipe()]
+    os.set_blocking(ends[0][0] if number == 0 else ends[1][1], False)
+    server = subprocess.Popen(SERVER, stdin=ends[0][0], stdout=ends[1][1])
+    os.close(ends[0][0])
+    os.close(ends[1][1])
+    asked = b"".join(as_line(request(id, "tools/list")) for id in range(60))
+    with open(ends[0][1], "wb", 0) as into, open(ends[1][0], "rb") as out:
+        assert select.select([out], [], [], 1)[0] == []  # it waits
+        into.write(asked)
+        time.sleep(0.5)  # more answers than a pipe holds
+        into.close()
+        assert len(out.readlines()) == 60
+    assert server.wait(5) == 0
+
+
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", ">&-"])
 def test_missing_descriptors_do_no_harm(closed):
     done = subprocess.run(

@@ -303,6 +303,16 @@ def test_calls_after_reasoning_are_read_and_those_inside_it_are_not(family):
         assert read(only_thought)[0] == Turn(only_thought)
 
 
+@FAMILIES
+@pytest.mark.parametrize(
+    "mark, end", [("> ", ""), ("- ", ""), ("例：“", "”"), ("（", "）"), ("`", "`")]
+)
+def test_what_a_line_quotes_or_lists_runs_nothing_whatever_markers_it_has_inside(family, mark, end):
+    row, write = WRITERS[family]
+    text = f"它这样写：\n{mark}{write([('today', {})])}{end}\n完。"
+    assert read(text) == (Turn(text), [])
+
+
 END_TOKENS = [
     "<|im_end|>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|endoftext|>", "<|observation|>", "<end_of_turn>",
     "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|user|>", "[e~[", "<start_function_response>", "\n<|im_end|>\n<|endoftext|>\n",
@@ -579,6 +589,8 @@ READ = [
     (f"例如 `x`：\n```py\nprint(1)\n```\n<tool_call>{CALL}</tool_call>", X, "例如 `x`：\n```py\nprint(1)\n```"),
     (f"```py\n没有结尾\n<tool_call>{CALL}</tool_call>", X, "```py\n没有结尾"),
     # an unknown name behind a real marker is still a call: the registry answers it
+    (f'<tool_call>{CALL}</tool_call>; <tool_call>{{"name": "nobody"}}</tool_call>; <tool_call>{CALL}</tool_call>',
+     [*X, ("nobody", {}), *X], ";\n;"),
     ('<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], ""),
     ('我查。<tool_call>{"name": "nobody", "arguments": {}}</tool_call>', [("nobody", {})], "我查。"),
     ('我查。<tool_call>{"name": "nobody"}</tool_call><tool_call>{"name": "no"}</tool_call>',
