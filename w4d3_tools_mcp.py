@@ -1517,7 +1517,7 @@ def _rule_unique(wanted, value, path, node):
     for number, item in enumerate(value if wanted else ()):
         first = seen.setdefault(_equality_key(item), number)
         if first != number:
-            return f"的元素不能重复，[{number}] 与 [{first}] 相同"
+            return f"的元素不能重复，[{number}] 与 [{first}] 都是 {show(item, 40)}"
     return ""
 
 
