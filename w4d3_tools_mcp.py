@@ -244,6 +244,7 @@ class Scalar(NamedTuple):
     extra: dict = {}  # further schema keywords
     read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
     write: Callable = _write_text  # value → JSON value, or ValueError
+    wanted: str = ""  # in an error, after the name of the type: how its text looks
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
@@ -254,9 +255,10 @@ SCALARS = {
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
-    "builtins.complex": Scalar("string"),
+    "builtins.complex": Scalar("string", wanted='（如 "1+2j"）'),
     "builtins.bytes": Scalar(
-        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex),
+        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex,
+        '（十六进制文字，如 "00ff"）'),
     "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
     "datetime.datetime": Scalar(
         "string", {"format": "date-time"}, _read_iso, lambda v: v.isoformat()),
@@ -264,13 +266,14 @@ SCALARS = {
     "datetime.timedelta": Scalar(
         "number", {"description": "秒"}, lambda cls, n: cls(seconds=n),
         lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "decimal.Decimal": Scalar(
+        "number string", read=lambda cls, n: cls(str(n)), wanted='（如 "0.10"）'),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
     "os.PathLike": Scalar("string", read=lambda cls, text: text),  # as in `str | os.PathLike`
     "ipaddress.IPv4Address": Scalar("string", {"format": "ipv4"}),
     "ipaddress.IPv6Address": Scalar("string", {"format": "ipv6"}),
-    "fractions.Fraction": Scalar("string"),
+    "fractions.Fraction": Scalar("string", wanted='（如 "1/3"）'),
 }
 
 
@@ -506,7 +509,7 @@ def _scalar(origin, args, scope):
                 return row.read(origin, value)
             raise TypeError(value)
         except Exception as error:  # each class has its own, not just ValueError
-            raise _MisfitError(value, name) from error
+            raise _MisfitError(value, f"{name}{row.wanted}") from error
 
     types = row.types.split() if " " in row.types else row.types
     return Shape({"type": types, **row.extra}, read)
