@@ -7062,8 +7062,8 @@ def ollama_base_url(text: str) -> str:
     ('http://127.0.0.1:11434/v1', 'http://127.0.0.1:8000/v1')
     """
     if "://" not in text:
-        host, port = re.fullmatch(r"(?s)(.*?)(?::(\d+))?/?", text).groups()
-        text = f"http://{host or '127.0.0.1'}:{port or 11434}"
+        host, port, path = re.fullmatch(r"(?s)([^/]*?)(?::(\d+))?(/.*)?", text).groups("")
+        text = f"http://{host or '127.0.0.1'}:{port or 11434}{path}"
     return repair_base_url(text).removesuffix("/v1") + "/v1"
 
 

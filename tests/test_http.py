@@ -875,6 +875,8 @@ def test_addresses_that_mean_nothing_are_refused(text):
     [
         ("", "http://127.0.0.1:11434/v1"),
         ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("box:8000/v1/", "http://box:8000/v1"),
+        ("box/ollama", "http://box:11434/ollama/v1"),
         ("0.0.0.0:8080", "http://127.0.0.1:8080/v1"),
         (":8080", "http://127.0.0.1:8080/v1"),
         ("http://box:11434/", "http://box:11434/v1"),
