@@ -5865,8 +5865,11 @@ def run_tool_loop(
     usage, memory, text, reason = Usage(), _Memory(), "", ""
     for number in itertools.count(1):
         yield ModelAsked(number)
-        asked = (messages, tools.schemas(), tool_choice, on_delta)
-        turn, seconds = _timed(clock, model.chat, *asked)
+        turn, seconds = _timed(
+            clock, model.chat, messages, tools.schemas(), tool_choice, on_delta,
+        )
+        if tool_choice != "none":  # a call is forced once: forced for ever, there is no answer
+            tool_choice = "auto"
         turn = _sound_turn(turn, call_ids(messages))
         jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
         messages.extend([assistant_message(turn), *(job.message for job in jobs)])
@@ -10546,7 +10549,7 @@ OPTIONS = (
     _flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
     _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
     _flag("--no-stream", "", "不用流式", ASK),
-    _flag("--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+    _flag("--tool-choice", "CHOICE", "auto、none，或要求第一轮就调用：required、工具名；默认 auto，不发送",
           ASK, _not_blank, "auto"),
     _flag("--route", "K",
           f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
