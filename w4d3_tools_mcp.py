@@ -3813,13 +3813,15 @@ class ToolRouter:
         return ToolRegistry(chosen, coerce=self._coerce)
 
 
-def with_tool_search(router: ToolRouter, query: str, *, k: int = 5) -> ToolRegistry:
+def with_tool_search(
+    router: ToolRouter, query: str, *, k: int = 5, keep: Iterable[str] = (),
+) -> ToolRegistry:
     """The tools picked, and one more by which the model itself adds what was missed: search_tools.
 
     The remedy for words that do not match: a model knows synonyms and languages. What it finds is
     added at the end, so the part of the prompt that servers cache stays as it was.
     """
-    registry = router.registry(routed.name for routed in router.pick(query, k))
+    registry = router.registry(routed.name for routed in router.pick(query, k, keep))
 
     def search_tools(words: str) -> list[str]:
         """查找没有列出的工具，返回找到的名字，下一轮就能调用；没有找到时返回空列表。
@@ -8632,7 +8634,8 @@ def _answering(answer: str, failure: str = "没有查到。工具说：{0}") -> 
         try:
             return Turn(answer.format(*results))
         except (LookupError, TypeError):
-            return Turn(failure.format(*results))
+            told = results[0].get("message") if isinstance(results[0], dict) else results[0]
+            return Turn(failure.format(told if isinstance(told, str) else json_text(results[0])))
 
     return turn
 
@@ -8848,8 +8851,8 @@ def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
     everything = schema_characters(router.tools)
     if not picked:
         yield (
-            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜，全部提供"
-            f"（模式文本 {everything:,} 个字符）。"
+            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜。--ask 这时只给模型一个 "
+            f"search_tools，由它换个说法查；全部提供要 {everything:,} 个字符的模式文本。"
         )
         return
     rows = [
@@ -9128,6 +9131,9 @@ class Trace:
 
 
 # --- a model for trying the command offline ---
+
+
+MOCK_TOOLS = ("calculator", "search_notes")  # it knows no others, so routing keeps them
 
 
 def mock_model(question: str) -> MockLLM:
@@ -10258,10 +10264,10 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
 
     With search_tools among them, so that what routing misses is one call away.
     """
-    k = args.route or ROUTED_TO
     if args.no_route or len(registry) <= (args.route or ROUTE_ABOVE):
         return registry
-    return with_tool_search(ToolRouter(registry), question, k=k)
+    keep = [args.tool_choice, *(MOCK_TOOLS if args.backend == "mock" else ())]
+    return with_tool_search(ToolRouter(registry), question, k=args.route or ROUTED_TO, keep=keep)
 
 
 def _read_question(text: str) -> str:
@@ -10386,6 +10392,11 @@ def run_ask(args, style: Style) -> Iterator[str]:
         level=QUIET if args.q else FULL if args.v else NORMAL,
         terminal=terminal, answer=_writer(_stdout(), _end) if both else None,
     )
+    if tools is not registry:
+        screen.notice(
+            f"{len(registry)} 个工具里按问题挑了 {len(tools) - 1} 个，其余的模型可以用 search_tools "
+            "查；加 --no-route 就全部提供。"
+        )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT

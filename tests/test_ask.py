@@ -210,6 +210,49 @@ def test_user_tools_are_offered_and_run(tmp_path):
         assert server.bodies()[1]["messages"][3]["content"] == "420"
 
 
+LETTERS = "abcdefghijklmnopqrst"
+
+
+def many_tools(folder) -> str:
+    path = folder / "many.py"
+    path.write_text(
+        "".join(f'def zq{n}() -> int:\n    """空。"""\n    return 1\n\n\n' for n in LETTERS)
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "question, flags, offered, told",
+    [
+        ("hi", ["--route", "2"], [], "4 个工具里按问题挑了 0 个"),
+        ("hi", ["--tools"], [], "24 个工具里按问题挑了 0 个"),
+        ("hi", ["--route", "2", "--tool-choice", "read_note"], ["read_note"], "挑了 1 个"),
+        ("zqc", ["--tools"], ["zqc"], "24 个工具里按问题挑了 1 个"),
+        ("zqc", ["--tools", "-q"], ["zqc"], ""),
+        ("hi", ["--tools", "--no-route"], None, ""),
+        ("hi", [], None, ""),
+    ],
+)
+def test_what_routing_leaves_out_is_told(tmp_path, question, flags, offered, told):
+    at = flags.index("--tools") + 1 if "--tools" in flags else 0
+    flags = [*flags[:at], many_tools(tmp_path), *flags[at:]] if at else flags
+    with FakeServer(ANSWERS, allowed=frozenset({"tool_choice"})) as server:
+        run = ask("--base-url", server.url, "--model", "m", *flags, question=question)
+        names = [tool["function"]["name"] for tool in server.bodies()[0]["tools"]]
+    assert run.returncode == 0 and told in said(run)
+    assert ("--no-route" in said(run)) is bool(told)
+    if offered is None:
+        assert len(names) == (24 if at else 4)
+    else:
+        assert names == [*offered, "search_tools"]
+
+
+@pytest.mark.parametrize("question, answer", [("hi", "没有找到"), (QUESTION, "395")])
+def test_the_mock_calls_what_routing_offers(tmp_path, question, answer):
+    run = ask("--backend", "mock", "--tools", many_tools(tmp_path), question=question)
+    assert run.returncode == 0 and answer in run.stdout.decode() and "没有工具" not in said(run)
+
+
 # --- how it ends ---
 
 
