@@ -167,7 +167,7 @@ class ToolResult(NamedTuple):
 RESULT_STATUS = {
     "ok": "工具正常返回", "unknown_tool": "没有这个工具", "bad_arguments": "参数不合格",
     "failed": "工具执行出错", "timed_out": "工具超时", "limited": "被限额拦下，没有执行",
-    "cancelled": "用户中断",
+    "cancelled": "已取消",
 }
 
 
@@ -2072,6 +2072,22 @@ def error_text(error: BaseException) -> str:
     """Class and message of an exception in one bounded line, without paths, keys or traceback."""
     message = hide_private(" ".join(_said(error)[:10 * ERROR_CHARACTERS].split()))
     return ": ".join(filter(None, (type(error).__name__, _cut(message, ERROR_CHARACTERS))))
+
+
+_OS_WORDS = {  # what the system says in English
+    "ENOENT": "没有这个文件或文件夹", "EACCES": "没有权限", "EPERM": "没有权限",
+    "EISDIR": "这是文件夹", "ENOTDIR": "路径里有一段不是文件夹", "EROFS": "只能读",
+    "ENOSPC": "磁盘满了", "ENOEXEC": "不是能运行的程序", "ECONNRESET": "对方断开了",
+    "ECONNREFUSED": "没有程序在监听", "ETIMEDOUT": "超时", "ENETUNREACH": "网络不通",
+}
+
+
+def os_reason(error: OSError) -> str:
+    """Why the operating system refused, in Chinese where we have words for it."""
+    import errno
+
+    code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+    return _OS_WORDS.get(errno.errorcode.get(code, "")) or error.strerror or str(error)
 
 
 def _whole(text: str) -> str:
@@ -7035,7 +7051,7 @@ def repair_base_url(text: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    text = text.strip().strip("\"'<>")
+    given = text = text.strip().strip("\"'<>")
     if "://" not in text:
         local = re.match(r"localhost\b|[\d.]+(?:[:/]|$)|\[|[^/]+:\d", text)
         text = ("http://" if local else "https://") + text
@@ -7044,8 +7060,8 @@ def repair_base_url(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    if not re.fullmatch(r"[^\s\\]+", host) or parts.scheme not in ("http", "https"):
-        raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
+    if not re.fullmatch(r"(?!https?$)[^\s\\]+", host) or parts.scheme not in ("http", "https"):
+        raise BackendError(f"看不懂地址 {show(given)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
     host = _ANY_ADDRESS.get(host, host)
@@ -7203,7 +7219,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case ssl.SSLError():
             text = f"和 {host} 不能建立加密连接；服务若不是 https，地址请以 http:// 开头"
         case OSError():
-            text = f"连不上 {url}：{error.strerror or error}，请检查网络和 --base-url"
+            text = f"连不上 {url}：{os_reason(error)}，请检查网络和 --base-url"
         case _:
             text = f"{url} 回的不是 HTTP（{error_text(error)}），请检查 --base-url"
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
@@ -7310,7 +7326,7 @@ def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patienc
             response = connection.getresponse()
         except (OSError, UnicodeError, HTTPException) as error:
             if sock and isinstance(error, OSError):
-                reason = error.strerror or "对方没有回答就关闭了"
+                reason = os_reason(error) if error.errno else "对方没有回答就关闭了"
                 raise HttpError(0, f"连接中断（{reason}）") from error
             raise connection_problem(error, url, proxy) from error
         yield response
@@ -7525,10 +7541,12 @@ _ADVICE = (  # the statuses or the words of a refusal; what the user can do abou
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url{v1}"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
-    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((429,), "", "请求太多：请稍后再试，一直这样就查账户的配额"),
+    (range(500, 1000), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((200,), "", "服务器答到一半出错了：请稍后再试，一直这样就看服务器的日志，或检查 -o 的参数"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
@@ -7724,6 +7742,7 @@ class HttpModel:
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
+            v1="" if self.versions else "（多数服务以 /v1 结尾）",  # our own path has it already
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
         problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
@@ -8057,7 +8076,7 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
     if key:
-        hint = ""
+        hint = "--key 给的密钥不对，请换一个"
     elif usable and (together or usable == home or home in kind.key_variables):
         token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
         key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
@@ -8314,7 +8333,7 @@ class StdioServer:
                 start_new_session=os.name == "posix",  # so that its children can be ended with it
             )
         except OSError as error:
-            reason = f"{error.strerror or error}，请检查命令和 PATH"
+            reason = f"{os_reason(error)}，请检查命令和 PATH"
             raise McpError(f"无法启动 {self.command[0]}：{reason}") from error
         self._waiting: dict[str, Any] = {}  # id → queue for its reply
         self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
@@ -8559,7 +8578,8 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> lis
 
 
 def heading(text: str, style: Style) -> str:
-    """A title on a rule across the screen."""
+    """A title on a rule across the screen, cut where it would not fit."""
+    text = shortened(text, style.width - 8)
     return style.paint(f"── {text} " + "─" * (style.width - columns(text) - 4), "title")
 
 
@@ -8752,7 +8772,7 @@ def opening(question: str, system: str = SYSTEM_PROMPT) -> list[dict]:
 
 # What we say of the course's notes, as it is said of a user's own.
 OWN_WORDS = {
-    "CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
+    " CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
     "见 Week 1 Day 4 §1.4": "", "Week 1 Day 4 §1.4": "文件名 > 标题", "week1-day4": "文件名",
 }
 
@@ -8817,6 +8837,7 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
 
 ROUTED_REQUEST = "计算 KV Cache 占多少显存"
 ROUTED_TO = 5
+MATCHES_SHOWN = 40  # columns of the words that matched, so that a row fits in 80
 
 # request → the tool that should be found; the last two share no word with its description
 REQUESTS = {
@@ -8856,10 +8877,10 @@ def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
         )
         return
     rows = [
-        (rank, routed.name, f"{routed.score:.2f}", "、".join(routed.words))
+        (rank, routed.name, f"{routed.score:.2f}", said("、".join(routed.words), MATCHES_SHOWN))
         for rank, routed in enumerate(picked, 1)
     ]
-    yield from table([("名次", "工具", "得分", "对上的词"), *rows], right=(0, 2))
+    yield from table([("名次", "工具", "得分", "对上的词或字对"), *rows], right=(0, 2))
     few = schema_characters(routed.tool for routed in picked)
     yield (
         f"\n只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
@@ -8900,12 +8921,13 @@ def misses_text(router: ToolRouter) -> Iterator[str]:
 def few_or_all_text(router: ToolRouter) -> Iterator[str]:
     """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
     yield f"问：{KV_QUESTION}"
-    for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
+    names = [routed.name for routed in router.pick(KV_QUESTION, ROUTED_TO)]
+    by_rank = f"（按这个问题挑的，最合适的在前：{'、'.join(names)}）"
+    for tools, which in (ToolRegistry(router.tools), ""), (router.registry(names), by_rank):
         _, events, model = play(SCENARIOS[0], tools)
         sent = len(model.asked) * schema_characters(tools)
-        names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
         yield (
-            f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
+            f"\n带 {len(tools)} 个工具{which}：请求模型 {len(model.asked)} 次，"
             f"共发送模式文本 {sent:,} 个字符。\n答：{events[-1].text}"
         )
 
@@ -8913,7 +8935,7 @@ def few_or_all_text(router: ToolRouter) -> Iterator[str]:
 def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[str]:
     """The whole demo, or with a query only how that one is routed."""
     router, asked = ToolRouter(tools), query or ROUTED_REQUEST
-    yield from chapter(f"路由  {asked}", routing_text(asked, router), style)
+    yield from chapter(f"路由  {said(asked, style.width)}", routing_text(asked, router), style)
     chapters = {
         f"{len(REQUESTS)} 个请求，排得准不准": requests_text,
         "没找到的，为什么": misses_text,
@@ -9003,7 +9025,7 @@ class LiveScreen:
         """The text in two lines of the screen at most, whole when the user wants all."""
         if self._level == FULL:
             return text
-        return shortened(" ".join(text.split()), 2 * self._style.width)
+        return shortened(" ".join(text.split()), 2 * self._style.width - 8)  # room for marks
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
@@ -9883,7 +9905,7 @@ def _merged(old: bytes, block: dict, path: str) -> str:
     except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
-        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
+        raise McpError(f"{path} 应该是 {{\"mcpServers\": {{…}}}} 这样的对象，没有改动它") from None
     return _pretty(config) + "\n"
 
 
@@ -9967,7 +9989,7 @@ def _end(error: OSError) -> typing.NoReturn:
     """What a standard output that takes no more means for the program."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… | head`
         raise SystemExit(0)
-    raise _OutputError(f"写不了标准输出：{error.strerror}")
+    raise _OutputError(f"写不了标准输出：{os_reason(error)}")
 
 
 def _spell_out(stream, how: str) -> None:
@@ -10291,13 +10313,16 @@ def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
     return {"type": "function", "function": {"name": text}}
 
 
+def _listed_models(model: HttpModel) -> list[str]:
+    """The names that the server lists, at least one. Raises BackendError."""
+    if names := model.models():
+        return names
+    raise BackendError("服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定")
+
+
 def _only_model(model: HttpModel) -> str:
     """The one model that the server lists. Raises UsageError with the list when it has several."""
-    names = model.models()
-    if not names:
-        raise UsageError(
-            "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
-        )
+    names = _listed_models(model)
     if names[1:]:
         raise UsageError("\n  ".join(["请用 --model 选一个模型：", *names]))
     return names[0]
@@ -10323,7 +10348,7 @@ def run_models(args, style: Style) -> Iterator[str]:
     """--models: the names of the models that the server offers, one a line."""
     if args.backend in ("mock", "transformers"):
         raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
-    yield from _connect(args, _complain).models()
+    yield from _listed_models(_connect(args, _complain))
 
 
 def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
@@ -10343,9 +10368,9 @@ def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
     try:
         file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - till the end
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+        raise UsageError(f"--trace：写不了 {path}：{os_reason(error)}") from error
     lost = "--trace：写不进 {}：{}；记录不完整"
-    return _writer(file, lambda error: screen.line(lost.format(path, error.strerror), "bad"))
+    return _writer(file, lambda error: screen.line(lost.format(path, os_reason(error)), "bad"))
 
 
 _WHAT_NEXT = {
@@ -10394,7 +10419,7 @@ def run_ask(args, style: Style) -> Iterator[str]:
     )
     if tools is not registry:
         screen.notice(
-            f"{len(registry)} 个工具里按问题挑了 {len(tools) - 1} 个，其余的模型可以用 search_tools "
+            f"{len(registry)} 个工具里按问题挑了 {len(tools) - 1} 个，其余的模型用 search_tools "
             "查；加 --no-route 就全部提供。"
         )
     approve = _ask_before(screen) if args.approve else None
@@ -10512,7 +10537,7 @@ COMMANDS = (
     _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
           read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
     _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-          run=run_router_demo),
+          read=_not_blank, run=run_router_demo),
     _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
           run=run_schema, many=True),
     _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run=run_call, many=True),
@@ -10540,7 +10565,8 @@ OPTIONS = (
     _flag("--base-url", "URL",
           "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama",
           MODEL, _not_blank),
-    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
+          MODEL, _not_blank),
     _flag("--backend", "NAME",
           f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
           MODEL, _one_of((*BACKENDS, "mock")), "openai"),

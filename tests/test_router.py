@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from w4d3_tools_mcp import (
     CATALOGUE,
     MockLLM,
+    Style,
     ToolCall,
     ToolRegistry,
-    Style,
     ToolRouter,
     Turn,
     asked_lately,
