@@ -7534,6 +7534,7 @@ _TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|m
 _CUT_SHORT = (  # reasons to end an answer that was not at its end
     r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
 )
+_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or the words of a refusal; what the user can do about it
     ((0,), "", "重试后还是这样；请看服务器的日志，检查 --base-url"),
@@ -7541,12 +7542,12 @@ _ADVICE = (  # the statuses or the words of a refusal; what the user can do abou
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url{v1}"),
+    ((404, 405), _WRONG_PATH, "请求的地址是 {url}，请检查 --base-url{v1}"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
     ((429,), "", "请求太多：请稍后再试，一直这样就查账户的配额"),
     (range(500, 1000), "", "请稍后再试；一直这样就看服务器的日志"),
-    ((200,), "", "服务器答到一半出错了：请稍后再试，一直这样就看服务器的日志，或检查 -o 的参数"),
+    ((200,), "", "服务器回答时出了错：请稍后再试，或看它的日志；用了 -o 就先去掉"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
@@ -7858,9 +7859,6 @@ OPENAI_QUIRKS = (  # how a server refuses, how the request changes, what the use
         ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
-
-
-_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 
 
 class OpenAICompatLLM(HttpModel):

@@ -306,7 +306,7 @@ NO_JSON = [
 def test_write_refuses_what_it_cannot_keep(tmp_path, text):
     path = tmp_path / "claude_desktop_config.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(m.McpError):
+    with pytest.raises(m.McpError, match='JSON|应该是 {"mcpServers": {…}} 这样的对象'):
         list(m.write_claude_config(str(path), COMMAND))
     assert path.read_text("utf-8") == text and len(list(tmp_path.iterdir())) == 1
 
