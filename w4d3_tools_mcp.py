@@ -9152,7 +9152,6 @@ class Trace:
 
 # --- a model for trying the command offline ---
 
-
 MOCK_TOOLS = ("calculator", "search_notes")  # it knows no others, so routing keeps them
 
 
@@ -10754,6 +10753,8 @@ def _failed(error: Exception) -> int:
         return 2
     known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
     reason = str(error) if known else f"{error_text(error)}（设 {DEBUG_VARIABLE}=1 可看堆栈）"
+    if isinstance(error, OSError) and error.filename:
+        reason = f"{error.filename}：{os_reason(error)}"
     _complain(f"没有完成：{reason}")
     return 1
 

@@ -326,3 +326,11 @@ def test_write_refuses_a_file_that_is_not_utf_8(tmp_path):
     with pytest.raises(m.McpError, match="没有改动"):
         list(m.write_claude_config(str(path), COMMAND))
     assert path.read_bytes() == b'{"a": "\xff"}'
+
+
+def test_write_says_in_chinese_why_the_system_refused(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.json"
+    path.mkdir()
+    monkeypatch.setattr(m, "claude_config_path", lambda: str(path))
+    assert m.main(["--mcp-config", "claude", "--write"]) == 1
+    assert capsys.readouterr().err == f"没有完成：{path}：这是文件夹\n"
