@@ -167,7 +167,7 @@ class ToolResult(NamedTuple):
 RESULT_STATUS = {
     "ok": "工具正常返回", "unknown_tool": "没有这个工具", "bad_arguments": "参数不合格",
     "failed": "工具执行出错", "timed_out": "工具超时", "limited": "被限额拦下，没有执行",
-    "cancelled": "用户中断",
+    "cancelled": "已取消",
 }
 
 
@@ -2077,6 +2077,22 @@ def error_text(error: BaseException) -> str:
     return ": ".join(filter(None, (type(error).__name__, _cut(message, ERROR_CHARACTERS))))
 
 
+_OS_WORDS = {  # what the system says in English
+    "ENOENT": "没有这个文件或文件夹", "EACCES": "没有权限", "EPERM": "没有权限",
+    "EISDIR": "这是文件夹", "ENOTDIR": "路径里有一段不是文件夹", "EROFS": "只能读",
+    "ENOSPC": "磁盘满了", "ENOEXEC": "不是能运行的程序", "ECONNRESET": "对方断开了",
+    "ECONNREFUSED": "没有程序在监听", "ETIMEDOUT": "超时", "ENETUNREACH": "网络不通",
+}
+
+
+def os_reason(error: OSError) -> str:
+    """Why the operating system refused, in Chinese where we have words for it."""
+    import errno
+
+    code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+    return _OS_WORDS.get(errno.errorcode.get(code, "")) or error.strerror or str(error)
+
+
 def _whole(text: str) -> str:
     """The text with lone surrogates replaced: half a character cannot be sent as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -3816,13 +3832,15 @@ class ToolRouter:
         return ToolRegistry(chosen, coerce=self._coerce)
 
 
-def with_tool_search(router: ToolRouter, query: str, *, k: int = 5) -> ToolRegistry:
+def with_tool_search(
+    router: ToolRouter, query: str, *, k: int = 5, keep: Iterable[str] = (),
+) -> ToolRegistry:
     """The tools picked, and one more by which the model itself adds what was missed: search_tools.
 
     The remedy for words that do not match: a model knows synonyms and languages. What it finds is
     added at the end, so the part of the prompt that servers cache stays as it was.
     """
-    registry = router.registry(routed.name for routed in router.pick(query, k))
+    registry = router.registry(routed.name for routed in router.pick(query, k, keep))
 
     def search_tools(words: str) -> list[str]:
         """查找没有列出的工具，返回找到的名字，下一轮就能调用；没有找到时返回空列表。
@@ -7039,7 +7057,7 @@ def repair_base_url(text: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    text = text.strip().strip("\"'<>")
+    given = text = text.strip().strip("\"'<>")
     if "://" not in text:
         local = re.match(r"localhost\b|[\d.]+(?:[:/]|$)|\[|[^/]+:\d", text)
         text = ("http://" if local else "https://") + text
@@ -7048,8 +7066,8 @@ def repair_base_url(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    if not re.fullmatch(r"[^\s\\]+", host) or parts.scheme not in ("http", "https"):
-        raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
+    if not re.fullmatch(r"(?!https?$)[^\s\\]+", host) or parts.scheme not in ("http", "https"):
+        raise BackendError(f"看不懂地址 {show(given)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
     host = _ANY_ADDRESS.get(host, host)
@@ -7207,7 +7225,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case ssl.SSLError():
             text = f"和 {host} 不能建立加密连接；服务若不是 https，地址请以 http:// 开头"
         case OSError():
-            text = f"连不上 {url}：{error.strerror or error}，请检查网络和 --base-url"
+            text = f"连不上 {url}：{os_reason(error)}，请检查网络和 --base-url"
         case _:
             text = f"{url} 回的不是 HTTP（{error_text(error)}），请检查 --base-url"
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
@@ -7314,7 +7332,7 @@ def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patienc
             response = connection.getresponse()
         except (OSError, UnicodeError, HTTPException) as error:
             if sock and isinstance(error, OSError):
-                reason = error.strerror or "对方没有回答就关闭了"
+                reason = os_reason(error) if error.errno else "对方没有回答就关闭了"
                 raise HttpError(0, f"连接中断（{reason}）") from error
             raise connection_problem(error, url, proxy) from error
         yield response
@@ -7522,6 +7540,7 @@ _TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|m
 _CUT_SHORT = (  # reasons to end an answer that was not at its end
     r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
 )
+_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or the words of a refusal; what the user can do about it
     ((0,), "", "重试后还是这样；请看服务器的日志，检查 --base-url"),
@@ -7529,10 +7548,12 @@ _ADVICE = (  # the statuses or the words of a refusal; what the user can do abou
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    ((404, 405), _WRONG_PATH, "请求的地址是 {url}，请检查 --base-url{v1}"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
-    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((429,), "", "请求太多：请稍后再试，一直这样就查账户的配额"),
+    (range(500, 1000), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((200,), "", "服务器回答时出了错：请稍后再试，或看它的日志；用了 -o 就先去掉"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
@@ -7728,6 +7749,7 @@ class HttpModel:
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
+            v1="" if self.versions else "（多数服务以 /v1 结尾）",  # our own path has it already
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
         problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
@@ -7843,9 +7865,6 @@ OPENAI_QUIRKS = (  # how a server refuses, how the request changes, what the use
         ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
-
-
-_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 
 
 class OpenAICompatLLM(HttpModel):
@@ -8061,7 +8080,7 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
     if key:
-        hint = ""
+        hint = "--key 给的密钥不对，请换一个"
     elif usable and (together or usable == home or home in kind.key_variables):
         token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
         key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
@@ -8318,7 +8337,7 @@ class StdioServer:
                 start_new_session=os.name == "posix",  # so that its children can be ended with it
             )
         except OSError as error:
-            reason = f"{error.strerror or error}，请检查命令和 PATH"
+            reason = f"{os_reason(error)}，请检查命令和 PATH"
             raise McpError(f"无法启动 {self.command[0]}：{reason}") from error
         self._waiting: dict[str, Any] = {}  # id → queue for its reply
         self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
@@ -8563,7 +8582,8 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> lis
 
 
 def heading(text: str, style: Style) -> str:
-    """A title on a rule across the screen."""
+    """A title on a rule across the screen, cut where it would not fit."""
+    text = shortened(text, style.width - 8)
     return style.paint(f"── {text} " + "─" * (style.width - columns(text) - 4), "title")
 
 
@@ -8638,7 +8658,8 @@ def _answering(answer: str, failure: str = "没有查到。工具说：{0}") -> 
         try:
             return Turn(answer.format(*results))
         except (LookupError, TypeError):
-            return Turn(failure.format(*results))
+            told = results[0].get("message") if isinstance(results[0], dict) else results[0]
+            return Turn(failure.format(told if isinstance(told, str) else json_text(results[0])))
 
     return turn
 
@@ -8755,7 +8776,7 @@ def opening(question: str, system: str = SYSTEM_PROMPT) -> list[dict]:
 
 # What we say of the course's notes, as it is said of a user's own.
 OWN_WORDS = {
-    "CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
+    " CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
     "见 Week 1 Day 4 §1.4": "", "Week 1 Day 4 §1.4": "文件名 > 标题", "week1-day4": "文件名",
 }
 
@@ -8820,6 +8841,7 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
 
 ROUTED_REQUEST = "计算 KV Cache 占多少显存"
 ROUTED_TO = 5
+MATCHES_SHOWN = 40  # columns of the words that matched, so that a row fits in 80
 
 # request → the tool that should be found; the last two share no word with its description
 REQUESTS = {
@@ -8854,15 +8876,15 @@ def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
     everything = schema_characters(router.tools)
     if not picked:
         yield (
-            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜，全部提供"
-            f"（模式文本 {everything:,} 个字符）。"
+            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜。--ask 这时只给模型一个 "
+            f"search_tools，由它换个说法查；全部提供要 {everything:,} 个字符的模式文本。"
         )
         return
     rows = [
-        (rank, routed.name, f"{routed.score:.2f}", "、".join(routed.words))
+        (rank, routed.name, f"{routed.score:.2f}", said("、".join(routed.words), MATCHES_SHOWN))
         for rank, routed in enumerate(picked, 1)
     ]
-    yield from table([("名次", "工具", "得分", "对上的词"), *rows], right=(0, 2))
+    yield from table([("名次", "工具", "得分", "对上的词或字对"), *rows], right=(0, 2))
     few = schema_characters(routed.tool for routed in picked)
     yield (
         f"\n只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
@@ -8903,12 +8925,13 @@ def misses_text(router: ToolRouter) -> Iterator[str]:
 def few_or_all_text(router: ToolRouter) -> Iterator[str]:
     """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
     yield f"问：{KV_QUESTION}"
-    for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
+    names = [routed.name for routed in router.pick(KV_QUESTION, ROUTED_TO)]
+    by_rank = f"（按这个问题挑的，最合适的在前：{'、'.join(names)}）"
+    for tools, which in (ToolRegistry(router.tools), ""), (router.registry(names), by_rank):
         _, events, model = play(SCENARIOS[0], tools)
         sent = len(model.asked) * schema_characters(tools)
-        names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
         yield (
-            f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
+            f"\n带 {len(tools)} 个工具{which}：请求模型 {len(model.asked)} 次，"
             f"共发送模式文本 {sent:,} 个字符。\n答：{events[-1].text}"
         )
 
@@ -8916,7 +8939,7 @@ def few_or_all_text(router: ToolRouter) -> Iterator[str]:
 def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[str]:
     """The whole demo, or with a query only how that one is routed."""
     router, asked = ToolRouter(tools), query or ROUTED_REQUEST
-    yield from chapter(f"路由  {asked}", routing_text(asked, router), style)
+    yield from chapter(f"路由  {said(asked, style.width)}", routing_text(asked, router), style)
     chapters = {
         f"{len(REQUESTS)} 个请求，排得准不准": requests_text,
         "没找到的，为什么": misses_text,
@@ -9006,7 +9029,7 @@ class LiveScreen:
         """The text in two lines of the screen at most, whole when the user wants all."""
         if self._level == FULL:
             return text
-        return shortened(" ".join(text.split()), 2 * self._style.width)
+        return shortened(" ".join(text.split()), 2 * self._style.width - 8)  # room for marks
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
@@ -9134,6 +9157,8 @@ class Trace:
 
 
 # --- a model for trying the command offline ---
+
+MOCK_TOOLS = ("calculator", "search_notes")  # it knows no others, so routing keeps them
 
 
 def mock_model(question: str) -> MockLLM:
@@ -9883,7 +9908,7 @@ def _merged(old: bytes, block: dict, path: str) -> str:
     except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
-        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
+        raise McpError(f"{path} 应该是 {{\"mcpServers\": {{…}}}} 这样的对象，没有改动它") from None
     return _pretty(config) + "\n"
 
 
@@ -9967,7 +9992,7 @@ def _end(error: OSError) -> typing.NoReturn:
     """What a standard output that takes no more means for the program."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… | head`
         raise SystemExit(0)
-    raise _OutputError(f"写不了标准输出：{error.strerror}")
+    raise _OutputError(f"写不了标准输出：{os_reason(error)}")
 
 
 def _spell_out(stream, how: str) -> None:
@@ -10264,10 +10289,10 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
 
     With search_tools among them, so that what routing misses is one call away.
     """
-    k = args.route or ROUTED_TO
     if args.no_route or len(registry) <= (args.route or ROUTE_ABOVE):
         return registry
-    return with_tool_search(ToolRouter(registry), question, k=k)
+    keep = [args.tool_choice, *(MOCK_TOOLS if args.backend == "mock" else ())]
+    return with_tool_search(ToolRouter(registry), question, k=args.route or ROUTED_TO, keep=keep)
 
 
 def _read_question(text: str) -> str:
@@ -10291,13 +10316,16 @@ def _wanted_choice(text: str, tools: ToolRegistry) -> str | dict:
     return {"type": "function", "function": {"name": text}}
 
 
+def _listed_models(model: HttpModel) -> list[str]:
+    """The names that the server lists, at least one. Raises BackendError."""
+    if names := model.models():
+        return names
+    raise BackendError("服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定")
+
+
 def _only_model(model: HttpModel) -> str:
     """The one model that the server lists. Raises UsageError with the list when it has several."""
-    names = model.models()
-    if not names:
-        raise UsageError(
-            "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
-        )
+    names = _listed_models(model)
     if names[1:]:
         raise UsageError("\n  ".join(["请用 --model 选一个模型：", *names]))
     return names[0]
@@ -10323,7 +10351,7 @@ def run_models(args, style: Style) -> Iterator[str]:
     """--models: the names of the models that the server offers, one a line."""
     if args.backend in ("mock", "transformers"):
         raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
-    yield from _connect(args, _complain).models()
+    yield from _listed_models(_connect(args, _complain))
 
 
 def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
@@ -10343,9 +10371,9 @@ def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
     try:
         file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - till the end
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+        raise UsageError(f"--trace：写不了 {path}：{os_reason(error)}") from error
     lost = "--trace：写不进 {}：{}；记录不完整"
-    return _writer(file, lambda error: screen.line(lost.format(path, error.strerror), "bad"))
+    return _writer(file, lambda error: screen.line(lost.format(path, os_reason(error)), "bad"))
 
 
 _WHAT_NEXT = {
@@ -10392,6 +10420,11 @@ def run_ask(args, style: Style) -> Iterator[str]:
         level=QUIET if args.q else FULL if args.v else NORMAL,
         terminal=terminal, answer=_writer(_stdout(), _end) if both else None,
     )
+    if tools is not registry:
+        screen.notice(
+            f"{len(registry)} 个工具里按问题挑了 {len(tools) - 1} 个，其余的模型用 search_tools "
+            "查；加 --no-route 就全部提供。"
+        )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT
@@ -10507,7 +10540,7 @@ COMMANDS = (
     _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
           read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
     _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-          run=run_router_demo),
+          read=_not_blank, run=run_router_demo),
     _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
           run=run_schema, many=True),
     _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run=run_call, many=True),
@@ -10535,7 +10568,8 @@ OPTIONS = (
     _flag("--base-url", "URL",
           "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama",
           MODEL, _not_blank),
-    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
+          MODEL, _not_blank),
     _flag("--backend", "NAME",
           f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
           MODEL, _one_of((*BACKENDS, "mock")), "openai"),
@@ -10725,6 +10759,8 @@ def _failed(error: Exception) -> int:
         return 2
     known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
     reason = str(error) if known else f"{error_text(error)}（设 {DEBUG_VARIABLE}=1 可看堆栈）"
+    if isinstance(error, OSError) and error.filename:
+        reason = f"{error.filename}：{os_reason(error)}"
     _complain(f"没有完成：{reason}")
     return 1
 
