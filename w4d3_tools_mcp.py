@@ -167,7 +167,7 @@ class ToolResult(NamedTuple):
 RESULT_STATUS = {
     "ok": "工具正常返回", "unknown_tool": "没有这个工具", "bad_arguments": "参数不合格",
     "failed": "工具执行出错", "timed_out": "工具超时", "limited": "被限额拦下，没有执行",
-    "cancelled": "用户中断",
+    "cancelled": "已取消",
 }
 
 
@@ -244,6 +244,7 @@ class Scalar(NamedTuple):
     extra: dict = {}  # further schema keywords
     read: Callable = lambda cls, value: cls(value)  # from JSON of that type; may raise anything
     write: Callable = _write_text  # value → JSON value, or ValueError
+    wanted: str = ""  # in an error, after the name of the type: how its text looks
 
 
 # The keys are text, so that a type is recognised without importing its module. Subclasses count.
@@ -254,9 +255,10 @@ SCALARS = {
     "builtins.float": Scalar("number", write=_write_number),
     "builtins.bool": Scalar("boolean", write=bool),
     "builtins.NoneType": Scalar("null", read=lambda cls, _: None, write=lambda _: None),
-    "builtins.complex": Scalar("string"),
+    "builtins.complex": Scalar("string", wanted='（如 "1+2j"）'),
     "builtins.bytes": Scalar(
-        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex),
+        "string", {"contentEncoding": "base16"}, lambda cls, text: cls.fromhex(text), bytes.hex,
+        '（十六进制文字，如 "00ff"）'),
     "datetime.date": Scalar("string", {"format": "date"}, _read_iso),
     "datetime.datetime": Scalar(
         "string", {"format": "date-time"}, _read_iso, lambda v: v.isoformat()),
@@ -264,13 +266,14 @@ SCALARS = {
     "datetime.timedelta": Scalar(
         "number", {"description": "秒"}, lambda cls, n: cls(seconds=n),
         lambda v: v.total_seconds()),
-    "decimal.Decimal": Scalar("number string", read=lambda cls, n: cls(str(n))),
+    "decimal.Decimal": Scalar(
+        "number string", read=lambda cls, n: cls(str(n)), wanted='（如 "0.10"）'),
     "uuid.UUID": Scalar("string", {"format": "uuid"}),
     "pathlib.PurePath": Scalar("string"),
     "os.PathLike": Scalar("string", read=lambda cls, text: text),  # as in `str | os.PathLike`
     "ipaddress.IPv4Address": Scalar("string", {"format": "ipv4"}),
     "ipaddress.IPv6Address": Scalar("string", {"format": "ipv6"}),
-    "fractions.Fraction": Scalar("string"),
+    "fractions.Fraction": Scalar("string", wanted='（如 "1/3"）'),
 }
 
 
@@ -506,7 +509,7 @@ def _scalar(origin, args, scope):
                 return row.read(origin, value)
             raise TypeError(value)
         except Exception as error:  # each class has its own, not just ValueError
-            raise _MisfitError(value, name) from error
+            raise _MisfitError(value, f"{name}{row.wanted}") from error
 
     types = row.types.split() if " " in row.types else row.types
     return Shape({"type": types, **row.extra}, read)
@@ -1521,7 +1524,7 @@ def _rule_unique(wanted, value, path, node):
     for number, item in enumerate(value if wanted else ()):
         first = seen.setdefault(_equality_key(item), number)
         if first != number:
-            return f"的元素不能重复，[{number}] 与 [{first}] 相同"
+            return f"的元素不能重复，[{number}] 与 [{first}] 都是 {show(item, 40)}"
     return ""
 
 
@@ -2076,6 +2079,22 @@ def error_text(error: BaseException) -> str:
     """Class and message of an exception in one bounded line, without paths, keys or traceback."""
     message = hide_private(" ".join(_said(error)[:10 * ERROR_CHARACTERS].split()))
     return ": ".join(filter(None, (type(error).__name__, _cut(message, ERROR_CHARACTERS))))
+
+
+_OS_WORDS = {  # what the system says in English
+    "ENOENT": "没有这个文件或文件夹", "EACCES": "没有权限", "EPERM": "没有权限",
+    "EISDIR": "这是文件夹", "ENOTDIR": "路径里有一段不是文件夹", "EROFS": "只能读",
+    "ENOSPC": "磁盘满了", "ENOEXEC": "不是能运行的程序", "ECONNRESET": "对方断开了",
+    "ECONNREFUSED": "没有程序在监听", "ETIMEDOUT": "超时", "ENETUNREACH": "网络不通",
+}
+
+
+def os_reason(error: OSError) -> str:
+    """Why the operating system refused, in Chinese where we have words for it."""
+    import errno
+
+    code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+    return _OS_WORDS.get(errno.errorcode.get(code, "")) or error.strerror or str(error)
 
 
 def _whole(text: str) -> str:
@@ -3866,13 +3885,15 @@ class ToolRouter:
         return ToolRegistry(chosen, coerce=self._coerce)
 
 
-def with_tool_search(router: ToolRouter, query: str, *, k: int = 5) -> ToolRegistry:
+def with_tool_search(
+    router: ToolRouter, query: str, *, k: int = 5, keep: Iterable[str] = (),
+) -> ToolRegistry:
     """The tools picked, and one more by which the model itself adds what was missed: search_tools.
 
     The remedy for words that do not match: a model knows synonyms and languages. What it finds is
     added at the end, so the part of the prompt that servers cache stays as it was.
     """
-    registry = router.registry(routed.name for routed in router.pick(query, k))
+    registry = router.registry(routed.name for routed in router.pick(query, k, keep))
 
     def search_tools(words: str) -> list[str]:
         """查找没有列出的工具，返回找到的名字，下一轮就能调用；没有找到时返回空列表。
@@ -5915,8 +5936,11 @@ def run_tool_loop(
     usage, memory, text, reason = Usage(), _Memory(), "", ""
     for number in itertools.count(1):
         yield ModelAsked(number)
-        asked = (messages, tools.schemas(), tool_choice, on_delta)
-        turn, seconds = _timed(clock, model.chat, *asked)
+        turn, seconds = _timed(
+            clock, model.chat, messages, tools.schemas(), tool_choice, on_delta,
+        )
+        if tool_choice != "none":  # a call is forced once: forced for ever, there is no answer
+            tool_choice = "auto"
         turn = _sound_turn(turn, call_ids(messages))
         jobs = [_Job(call, tools.get(call.name), limits) for call in turn.calls]
         messages.extend([assistant_message(turn), *(job.message for job in jobs)])
@@ -7086,7 +7110,7 @@ def repair_base_url(text: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    text = text.strip().strip("\"'<>")
+    given = text = text.strip().strip("\"'<>")
     if "://" not in text:
         local = re.match(r"localhost\b|[\d.]+(?:[:/]|$)|\[|[^/]+:\d", text)
         text = ("http://" if local else "https://") + text
@@ -7095,8 +7119,8 @@ def repair_base_url(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    if not re.fullmatch(r"[^\s\\]+", host) or parts.scheme not in ("http", "https"):
-        raise BackendError(f"看不懂地址 {show(text)}，应该像 http://127.0.0.1:11434/v1")
+    if not re.fullmatch(r"(?!https?$)[^\s\\]+", host) or parts.scheme not in ("http", "https"):
+        raise BackendError(f"看不懂地址 {show(given)}，应该像 http://127.0.0.1:11434/v1")
     if parts.username:
         raise BackendError("地址里不要带用户名和密码，密钥请用 --key")
     host = _ANY_ADDRESS.get(host, host)
@@ -7112,8 +7136,8 @@ def ollama_base_url(text: str) -> str:
     ('http://127.0.0.1:11434/v1', 'http://127.0.0.1:8000/v1')
     """
     if "://" not in text:
-        host, port = re.fullmatch(r"(?s)(.*?)(?::(\d+))?/?", text).groups()
-        text = f"http://{host or '127.0.0.1'}:{port or 11434}"
+        host, port, path = re.fullmatch(r"(?s)([^/]*?)(?::(\d+))?(/.*)?", text).groups("")
+        text = f"http://{host or '127.0.0.1'}:{port or 11434}{path}"
     return repair_base_url(text).removesuffix("/v1") + "/v1"
 
 
@@ -7254,7 +7278,7 @@ def connection_problem(error: Exception, url: str, proxy: str) -> BackendError:
         case ssl.SSLError():
             text = f"和 {host} 不能建立加密连接；服务若不是 https，地址请以 http:// 开头"
         case OSError():
-            text = f"连不上 {url}：{error.strerror or error}，请检查网络和 --base-url"
+            text = f"连不上 {url}：{os_reason(error)}，请检查网络和 --base-url"
         case _:
             text = f"{url} 回的不是 HTTP（{error_text(error)}），请检查 --base-url"
     way = f"（经过代理 {proxy}；不想用代理就设 NO_PROXY={host}）" if proxy else ""
@@ -7361,7 +7385,7 @@ def http_exchange(url: str, headers: dict, body: bytes | None, patience: Patienc
             response = connection.getresponse()
         except (OSError, UnicodeError, HTTPException) as error:
             if sock and isinstance(error, OSError):
-                reason = error.strerror or "对方没有回答就关闭了"
+                reason = os_reason(error) if error.errno else "对方没有回答就关闭了"
                 raise HttpError(0, f"连接中断（{reason}）") from error
             raise connection_problem(error, url, proxy) from error
         yield response
@@ -7569,6 +7593,7 @@ _TOO_LONG = r"(?i)context.{0,9}(length|size|window)|(prompt|input) is too long|m
 _CUT_SHORT = (  # reasons to end an answer that was not at its end
     r"(?i)content_?filter|safety|recitation|blocklist|sensitive|refusal|pause_turn|error|resource"
 )
+_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 _TEXT_PROTOCOL = "改用文字协议：工具写进系统提示，从模型的文字里识别调用。"
 _ADVICE = (  # the statuses or the words of a refusal; what the user can do about it
     ((0,), "", "重试后还是这样；请看服务器的日志，检查 --base-url"),
@@ -7576,10 +7601,12 @@ _ADVICE = (  # the statuses or the words of a refusal; what the user can do abou
     (range(201, 400), "", "程序不跟随跳转，请把 --base-url 改成最终的地址"),
     ((401, 403), r"(?i)api.?key|authenticat|unauthori[sz]ed", "{key}"),
     ((407,), "", "代理要登录：把 HTTPS_PROXY、HTTP_PROXY 写成 http://用户:密码@代理地址"),
-    ((404, 405), _WEB_PAGE, "请求的地址是 {url}，请检查 --base-url（多数服务以 /v1 结尾）"),
+    ((404, 405), _WRONG_PATH, "请求的地址是 {url}，请检查 --base-url{v1}"),
     ((413,), _TOO_LONG, "对话太长，办法：{longer}"),
     ((402,), _HOPELESS, "账户的额度用完了，请充值或换一个服务"),
-    ((429, *range(500, 1000)), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((429,), "", "请求太多：请稍后再试，一直这样就查账户的配额"),
+    (range(500, 1000), "", "请稍后再试；一直这样就看服务器的日志"),
+    ((200,), "", "服务器回答时出了错：请稍后再试，或看它的日志；用了 -o 就先去掉"),
     (range(1000), "", "请检查 --base-url、--model 和 -o 的参数"),
 )
 
@@ -7775,6 +7802,7 @@ class HttpModel:
         )
         ours = next(fits).format(
             key=self.key_hint, url=self.base_url + self.path, longer=_longer_context(self.base_url),
+            v1="" if self.versions else "（多数服务以 /v1 结尾）",  # our own path has it already
         )
         who = f"{host_of(self.base_url)} 返回 HTTP {status}：" if status else ""
         problem = BackendError(self._without_key(f"{who}{text}。{advice or ours}"))
@@ -7890,9 +7918,6 @@ OPENAI_QUIRKS = (  # how a server refuses, how the request changes, what the use
         ), "服务器不要空的 content，已改成 null 重发。",
     ),
 )
-
-
-_WRONG_PATH = rf"Unexpected endpoint|{_WEB_PAGE}"  # LM Studio's words, under HTTP 200
 
 
 class OpenAICompatLLM(HttpModel):
@@ -8108,7 +8133,7 @@ def find_place(kind: type[HttpModel], base_url: str, key: str, environ: Mapping)
     if found:
         hint = f"环境变量 {found[0]} 没有发给这个地址；要用它就加 --key \"${found[0]}\""
     if key:
-        hint = ""
+        hint = "--key 给的密钥不对，请换一个"
     elif usable and (together or usable == home or home in kind.key_variables):
         token = "Bearer " if usable.endswith("_AUTH_TOKEN") else ""
         key, hint = token + values[usable], f"环境变量 {usable} 里的密钥不对，请换一个"
@@ -8365,7 +8390,7 @@ class StdioServer:
                 start_new_session=os.name == "posix",  # so that its children can be ended with it
             )
         except OSError as error:
-            reason = f"{error.strerror or error}，请检查命令和 PATH"
+            reason = f"{os_reason(error)}，请检查命令和 PATH"
             raise McpError(f"无法启动 {self.command[0]}：{reason}") from error
         self._waiting: dict[str, Any] = {}  # id → queue for its reply
         self._lines = queue.SimpleQueue()  # to write; None ends the input of the child
@@ -8610,7 +8635,8 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> lis
 
 
 def heading(text: str, style: Style) -> str:
-    """A title on a rule across the screen."""
+    """A title on a rule across the screen, cut where it would not fit."""
+    text = shortened(text, style.width - 8)
     return style.paint(f"── {text} " + "─" * (style.width - columns(text) - 4), "title")
 
 
@@ -8685,7 +8711,8 @@ def _answering(answer: str, failure: str = "没有查到。工具说：{0}") -> 
         try:
             return Turn(answer.format(*results))
         except (LookupError, TypeError):
-            return Turn(failure.format(*results))
+            told = results[0].get("message") if isinstance(results[0], dict) else results[0]
+            return Turn(failure.format(told if isinstance(told, str) else json_text(results[0])))
 
     return turn
 
@@ -8802,7 +8829,7 @@ def opening(question: str, system: str = SYSTEM_PROMPT) -> list[dict]:
 
 # What we say of the course's notes, as it is said of a user's own.
 OWN_WORDS = {
-    "CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
+    " CME295 课程的助教": "用户的助手", "CME295 讲义": "笔记", "讲义": "笔记",
     "见 Week 1 Day 4 §1.4": "", "Week 1 Day 4 §1.4": "文件名 > 标题", "week1-day4": "文件名",
 }
 
@@ -8867,6 +8894,7 @@ def demo_text(number: int, tools: ToolRegistry, style: Style) -> Iterator[str]:
 
 ROUTED_REQUEST = "计算 KV Cache 占多少显存"
 ROUTED_TO = 5
+MATCHES_SHOWN = 40  # columns of the words that matched, so that a row fits in 80
 
 # request → the tool that should be found; the last two share no word with its description
 REQUESTS = {
@@ -8901,15 +8929,15 @@ def routing_text(query: str, router: ToolRouter) -> Iterator[str]:
     everything = schema_characters(router.tools)
     if not picked:
         yield (
-            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜，全部提供"
-            f"（模式文本 {everything:,} 个字符）。"
+            f"{len(router.tools)} 个工具里没有一个和它有共同的词：不猜。--ask 这时只给模型一个 "
+            f"search_tools，由它换个说法查；全部提供要 {everything:,} 个字符的模式文本。"
         )
         return
     rows = [
-        (rank, routed.name, f"{routed.score:.2f}", "、".join(routed.words))
+        (rank, routed.name, f"{routed.score:.2f}", said("、".join(routed.words), MATCHES_SHOWN))
         for rank, routed in enumerate(picked, 1)
     ]
-    yield from table([("名次", "工具", "得分", "对上的词"), *rows], right=(0, 2))
+    yield from table([("名次", "工具", "得分", "对上的词或字对"), *rows], right=(0, 2))
     few = schema_characters(routed.tool for routed in picked)
     yield (
         f"\n只提供 {len(picked)} 个：模式（schema）文本从 {everything:,} 个字符"
@@ -8950,12 +8978,13 @@ def misses_text(router: ToolRouter) -> Iterator[str]:
 def few_or_all_text(router: ToolRouter) -> Iterator[str]:
     """The loop of scenario 1 with every tool and with the routed ones: same answer, less sent."""
     yield f"问：{KV_QUESTION}"
-    for tools in (ToolRegistry(router.tools), router.subset(KV_QUESTION, ROUTED_TO)):
+    names = [routed.name for routed in router.pick(KV_QUESTION, ROUTED_TO)]
+    by_rank = f"（按这个问题挑的，最合适的在前：{'、'.join(names)}）"
+    for tools, which in (ToolRegistry(router.tools), ""), (router.registry(names), by_rank):
         _, events, model = play(SCENARIOS[0], tools)
         sent = len(model.asked) * schema_characters(tools)
-        names = f"（按这个问题挑的：{'、'.join(tools.names)}）" if len(tools) == ROUTED_TO else ""
         yield (
-            f"\n带 {len(tools)} 个工具{names}：请求模型 {len(model.asked)} 次，"
+            f"\n带 {len(tools)} 个工具{which}：请求模型 {len(model.asked)} 次，"
             f"共发送模式文本 {sent:,} 个字符。\n答：{events[-1].text}"
         )
 
@@ -8963,7 +8992,7 @@ def few_or_all_text(router: ToolRouter) -> Iterator[str]:
 def router_demo_text(query: str, tools: ToolRegistry, style: Style) -> Iterator[str]:
     """The whole demo, or with a query only how that one is routed."""
     router, asked = ToolRouter(tools), query or ROUTED_REQUEST
-    yield from chapter(f"路由  {asked}", routing_text(asked, router), style)
+    yield from chapter(f"路由  {said(asked, style.width)}", routing_text(asked, router), style)
     chapters = {
         f"{len(REQUESTS)} 个请求，排得准不准": requests_text,
         "没找到的，为什么": misses_text,
@@ -9053,7 +9082,7 @@ class LiveScreen:
         """The text in two lines of the screen at most, whole when the user wants all."""
         if self._level == FULL:
             return text
-        return shortened(" ".join(text.split()), 2 * self._style.width)
+        return shortened(" ".join(text.split()), 2 * self._style.width - 8)  # room for marks
 
     def delta(self, kind: str, piece: str) -> None:
         """Show a piece of the answer, or of the reasoning, as it arrives."""
@@ -9181,6 +9210,8 @@ class Trace:
 
 
 # --- a model for trying the command offline ---
+
+MOCK_TOOLS = ("calculator", "search_notes")  # it knows no others, so routing keeps them
 
 
 def mock_model(question: str) -> MockLLM:
@@ -9930,7 +9961,7 @@ def _merged(old: bytes, block: dict, path: str) -> str:
     except (ValueError, RecursionError) as error:
         raise McpError(f"{path} 不是合法的 JSON（{error}），没有改动它；请先改好") from None
     except AttributeError:
-        raise McpError(f"{path} 里的内容不是预期的对象，没有改动它") from None
+        raise McpError(f"{path} 应该是 {{\"mcpServers\": {{…}}}} 这样的对象，没有改动它") from None
     return _pretty(config) + "\n"
 
 
@@ -10014,7 +10045,7 @@ def _end(error: OSError) -> typing.NoReturn:
     """What a standard output that takes no more means for the program."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `… | head`
         raise SystemExit(0)
-    raise _OutputError(f"写不了标准输出：{error.strerror}")
+    raise _OutputError(f"写不了标准输出：{os_reason(error)}")
 
 
 def _spell_out(stream, how: str) -> None:
@@ -10322,10 +10353,10 @@ def routed_tools(registry: ToolRegistry, question: str, args) -> ToolRegistry:
 
     With search_tools among them, so that what routing misses is one call away.
     """
-    k = args.route or ROUTED_TO
     if args.no_route or len(registry) <= (args.route or ROUTE_ABOVE):
         return registry
-    return with_tool_search(ToolRouter(registry), question, k=k)
+    keep = [args.tool_choice, *(MOCK_TOOLS if args.backend == "mock" else ())]
+    return with_tool_search(ToolRouter(registry), question, k=args.route or ROUTED_TO, keep=keep)
 
 
 def _read_question(text: str) -> str:
@@ -10349,13 +10380,16 @@ def _wanted_choice(text: str, tools: ToolRegistry, args) -> str | dict:
     return {"type": "function", "function": {"name": text}}
 
 
+def _listed_models(model: HttpModel) -> list[str]:
+    """The names that the server lists, at least one. Raises BackendError."""
+    if names := model.models():
+        return names
+    raise BackendError("服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定")
+
+
 def _only_model(model: HttpModel) -> str:
     """The one model that the server lists. Raises UsageError with the list when it has several."""
-    names = model.models()
-    if not names:
-        raise UsageError(
-            "服务器上没有模型；Ollama 可以先 ollama pull qwen2.5:7b，再用 --model 指定"
-        )
+    names = _listed_models(model)
     if names[1:]:
         raise UsageError("\n  ".join(["请用 --model 选一个模型：", *names]))
     return names[0]
@@ -10381,7 +10415,7 @@ def run_models(args, style: Style) -> Iterator[str]:
     """--models: the names of the models that the server offers, one a line."""
     if args.backend in ("mock", "transformers"):
         raise UsageError(f"--models 要连服务器，--backend {args.backend} 没有")
-    yield from _connect(args, _complain).models()
+    yield from _listed_models(_connect(args, _complain))
 
 
 def _ask_before(screen: LiveScreen) -> Callable[[ToolCall], bool]:
@@ -10401,9 +10435,9 @@ def _trace_writer(path: str, screen: LiveScreen) -> Callable[[str], None]:
     try:
         file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115 - till the end
     except OSError as error:
-        raise UsageError(f"--trace：写不了 {path}：{error.strerror}") from error
+        raise UsageError(f"--trace：写不了 {path}：{os_reason(error)}") from error
     lost = "--trace：写不进 {}：{}；记录不完整"
-    return _writer(file, lambda error: screen.line(lost.format(path, error.strerror), "bad"))
+    return _writer(file, lambda error: screen.line(lost.format(path, os_reason(error)), "bad"))
 
 
 _WHAT_NEXT = {
@@ -10450,6 +10484,11 @@ def run_ask(args, style: Style) -> Iterator[str]:
         level=QUIET if args.q else FULL if args.v else NORMAL,
         terminal=terminal, answer=_writer(_stdout(), _end) if both else None,
     )
+    if tools is not registry:
+        screen.notice(
+            f"{len(registry)} 个工具里按问题挑了 {len(tools) - 1} 个，其余的模型用 search_tools "
+            "查；加 --no-route 就全部提供。"
+        )
     approve = _ask_before(screen) if args.approve else None
     model = mock_model(question) if args.backend == "mock" else _connect(args, screen.notice)
     system = for_own_notes(SYSTEM_PROMPT) if own_notes(args) else SYSTEM_PROMPT
@@ -10565,7 +10604,7 @@ COMMANDS = (
     _flag("--demo", "[N …]", "离线看懂工具调用：六个场景，或只看场景 N",
           read=_one_of(SCENARIO_NUMBERS), run=run_demo, many=True),
     _flag("--router-demo", "[QUERY]", "演示路由：40 个工具里挑 5 个，可以写自己的 QUERY",
-          run=run_router_demo),
+          read=_not_blank, run=run_router_demo),
     _flag("--schema", "[NAME …]", "打印工具的 JSON Schema，由函数签名和 docstring 生成",
           run=run_schema, many=True),
     _flag("--call", "NAME [JSON]", "替模型调用一个工具，看参数校验和结果", run=run_call, many=True),
@@ -10593,7 +10632,8 @@ OPTIONS = (
     _flag("--base-url", "URL",
           "服务地址；不写就看 OPENAI_BASE_URL、OLLAMA_HOST，再没有就用本机的 Ollama",
           MODEL, _not_blank),
-    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址", MODEL),
+    _flag("--key", "KEY", "密钥；不写就看环境变量，那里的密钥只发给它所属的地址",
+          MODEL, _not_blank),
     _flag("--backend", "NAME",
           f"接口：{'、'.join(BACKENDS)}，或不联网的 mock；默认 openai（含兼容服务）",
           MODEL, _one_of((*BACKENDS, "mock")), "openai"),
@@ -10607,7 +10647,7 @@ OPTIONS = (
     _flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
     _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
     _flag("--no-stream", "", "不用流式", ASK),
-    _flag("--tool-choice", "CHOICE", "auto、none、required 或工具名；默认 auto，不发送",
+    _flag("--tool-choice", "CHOICE", "auto、none，或要求第一轮就调用：required、工具名；默认 auto，不发送",
           ASK, _not_blank, "auto"),
     _flag("--route", "K",
           f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",
@@ -10783,6 +10823,8 @@ def _failed(error: Exception) -> int:
         return 2
     known = isinstance(error, (ToolError, SchemaError, BackendError, _OutputError))
     reason = str(error) if known else f"{error_text(error)}（设 {DEBUG_VARIABLE}=1 可看堆栈）"
+    if isinstance(error, OSError) and error.filename:
+        reason = f"{error.filename}：{os_reason(error)}"
     _complain(f"没有完成：{reason}")
     return 1
 

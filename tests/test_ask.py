@@ -192,6 +192,7 @@ def test_a_model_is_not_told_that_a_users_notes_are_the_course(tmp_path):
             assert ask("--base-url", server.url, "--model", "m", *flags).stdout == b"395\n"
             sent = json.dumps(server.bodies()[0], ensure_ascii=False)
         assert sum(word in sent for word in ("讲义", "CME295", "Week 1")) == words
+        assert ("你是用户的助手" in sent) is (words == 0)
 
 
 def test_user_tools_are_offered_and_run(tmp_path):
@@ -208,6 +209,49 @@ def test_user_tools_are_offered_and_run(tmp_path):
             ask("--base-url", server.url, "--model", "m", "--tools", str(tools)).stdout == b"420\n"
         )
         assert server.bodies()[1]["messages"][3]["content"] == "420"
+
+
+LETTERS = "abcdefghijklmnopqrst"
+
+
+def many_tools(folder) -> str:
+    path = folder / "many.py"
+    path.write_text(
+        "".join(f'def zq{n}() -> int:\n    """空。"""\n    return 1\n\n\n' for n in LETTERS)
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "question, flags, offered, told",
+    [
+        ("hi", ["--route", "2"], [], "4 个工具里按问题挑了 0 个"),
+        ("hi", ["--tools"], [], "24 个工具里按问题挑了 0 个"),
+        ("hi", ["--route", "2", "--tool-choice", "read_note"], ["read_note"], "挑了 1 个"),
+        ("zqc", ["--tools"], ["zqc"], "24 个工具里按问题挑了 1 个"),
+        ("zqc", ["--tools", "-q"], ["zqc"], ""),
+        ("hi", ["--tools", "--no-route"], None, ""),
+        ("hi", [], None, ""),
+    ],
+)
+def test_what_routing_leaves_out_is_told(tmp_path, question, flags, offered, told):
+    at = flags.index("--tools") + 1 if "--tools" in flags else 0
+    flags = [*flags[:at], many_tools(tmp_path), *flags[at:]] if at else flags
+    with FakeServer(ANSWERS, allowed=frozenset({"tool_choice"})) as server:
+        run = ask("--base-url", server.url, "--model", "m", *flags, question=question)
+        names = [tool["function"]["name"] for tool in server.bodies()[0]["tools"]]
+    assert run.returncode == 0 and told in said(run)
+    assert ("--no-route" in said(run)) is bool(told)
+    if offered is None:
+        assert len(names) == (24 if at else 4)
+    else:
+        assert names == [*offered, "search_tools"]
+
+
+@pytest.mark.parametrize("question, answer", [("hi", "没有找到"), (QUESTION, "395")])
+def test_the_mock_calls_what_routing_offers(tmp_path, question, answer):
+    run = ask("--backend", "mock", "--tools", many_tools(tmp_path), question=question)
+    assert run.returncode == 0 and answer in run.stdout.decode() and "没有工具" not in said(run)
 
 
 # --- how it ends ---
@@ -364,6 +408,18 @@ def test_models_are_listed_one_a_line():
     assert run.stdout.split() == [b"a:1", b"b:2"] and run.returncode == 0
 
 
+@pytest.mark.parametrize("command", [["--models"], ["--ask", "x"]])
+def test_a_server_without_models_says_so(command):
+    with FakeServer(models=()) as server:
+        run = subprocess.run(
+            [sys.executable, PROGRAM, *command, "--base-url", server.url],
+            capture_output=True,
+            env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
+            timeout=60,
+        )
+    assert run.returncode == 1 and run.stdout == b"" and "服务器上没有模型" in said(run)
+
+
 def test_a_wrong_model_and_a_wrong_path_say_so():
     with FakeServer(
         error(404, "model 'qwen2.5:7' not found"), models=("qwen2.5:7b", "other")
@@ -398,6 +454,7 @@ def test_a_key_is_sent_only_where_it_belongs_and_never_shown(tmp_path):
         )
         assert server.requests[0][1]["Authorization"] == "Bearer sk-very-secret-1"
         assert b"very-secret" not in run.stdout + run.stderr + trace.read_bytes()
+        assert "--key 给的密钥不对" in said(run)
     with FakeServer(refusal) as server:
         run = ask(
             "--base-url", server.url, "--model", "m", env={"OPENAI_API_KEY": "sk-very-secret-1"}
@@ -410,6 +467,23 @@ def test_the_mock_backend_needs_no_network():
     run = ask("--backend", "mock")
     assert "395" in run.stdout.decode() and run.returncode == 0
     assert ask("--backend", "mock", question="GRPO 在哪一节").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "content, told",
+    [
+        ('{"message": "没有找到", "hits": []}', "没有找到"),
+        ('{"hits": [], "ok": true}', '{"hits": [], "ok": true}'),
+        ("[null]", "[null]"),
+        ("没有这个工具", "没有这个工具"),
+    ],
+)
+def test_the_mock_quotes_a_result_as_the_tool_wrote_it(content, told):
+    model = w.mock_model("GRPO")
+    model.chat([], [])
+    assert (
+        model.chat([{"role": "tool", "content": content}], []).text == f"没有查到。工具说：{told}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -439,6 +513,27 @@ def test_a_line_of_a_hundred_thousand_characters_is_cut_in_no_time():
     screen.event(w.ModelAnswered(1, w.Turn("z" * 100_000, (call_,)), 0.1))
     assert all("……" in line and len(line) < 250 for line in lines) and len(lines) == 3
     assert time.monotonic() - begin < 5  # a hang is the failure: it took minutes
+
+
+@pytest.mark.parametrize("width", [30, 80, 81, 100, 120])
+@pytest.mark.parametrize("words", ["很" * 500, "x" * 500, "a很" * 500])
+def test_a_long_call_or_result_takes_two_lines_of_the_screen(width, words):
+    lines = []
+    screen = w.LiveScreen(lines.append, w.Style(width, False))
+    call_ = w.ToolCall("a", "search_notes", {"q": words})
+    screen.event(w.CallStarted(call_))
+    screen.event(w.CallFinished(call_, w.ToolResult(words), 0.1))
+    # a wide character that does not fit leaves the last column of the first line free
+    assert lines[1].endswith(" ……\n") and len(lines) == 2
+    assert max(map(w.columns, lines)) <= 2 * width - 1
+
+
+def test_a_refusal_is_no_interruption():
+    lines: list[str] = []
+    call_ = w.ToolCall("a", "calculator", {})
+    refused = w.ToolResult("用户没有批准这次调用", "cancelled")
+    w.LiveScreen(lines.append, w.Style()).event(w.CallFinished(call_, refused, 0.0))
+    assert "已取消：用户没有批准" in lines[0] and "中断" not in lines[0]
 
 
 def test_reasoning_that_was_shown_as_text_stays_on_a_line_of_its_own():

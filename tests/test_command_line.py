@@ -59,6 +59,10 @@ def text(raw):
         (["--demo", "--notes", "tests/golden"], "没有可读的 .md 文件"),
         (["--demo", "--notes", ""], "--notes 后面的值是空的"),
         (["--ask", "x", "--base-url", " "], "--base-url 后面的值是空的"),
+        (["--ask", "x", "--key", ""], "--key 后面的值是空的"),
+        (["--models", "--key="], "--key 后面的值是空的"),
+        (["--router-demo", ""], "--router-demo 后面的值是空的"),
+        (["--router-demo= "], "--router-demo 后面的值是空的"),
         (["--demo", "9" * 5000], "--demo 不能是 999"),
         (["--demo", "\x1b[2J\n"], "--demo 不能是 \\u001b[2J"),
         (["--demo", "1", "--demo", "2"], "--demo 写了两次"),
@@ -136,6 +140,27 @@ def test_good_commands_exit_0_and_leave_stderr_empty(arguments):
 def test_no_line_is_wider_than_the_terminal(arguments, width):
     lines = text(run(arguments, columns=width).stdout).splitlines()
     assert max(map(product.columns, lines)) <= min(width, 120)
+
+
+LONG_REQUEST = (
+    "我想知道 KV Cache 的长度和 batch head dim 很大的时候显存占多少字节 layers sequence\n" * 3
+)
+
+
+@pytest.mark.parametrize("request_", [LONG_REQUEST, "x" * 500, "很" * 500])
+def test_a_long_request_to_route_fits_in_80_columns(request_):
+    shown = text(run(["--router-demo", request_], columns=80).stdout)
+    title, *lines = shown.splitlines()
+    assert title.endswith("─") and max(map(product.columns, (title, *lines))) <= 80
+    rows = lines[1 : lines.index("")] if "" in lines else []
+    assert all(row.startswith(f"   {rank}  ") for rank, row in enumerate(rows, 1))
+
+
+def test_the_tools_of_the_router_demo_stand_in_the_order_of_their_rank():
+    router = product.ToolRouter(product.catalogue_tools(product.built_in_tools()))
+    ranked = [routed.name for routed in router.pick(product.KV_QUESTION, 5)]
+    shown = "".join(text(run(["--router-demo"]).stdout).split())
+    assert f"最合适的在前：{'、'.join(ranked)}）" in shown
 
 
 def test_help_fits_in_100_columns_and_names_every_flag():

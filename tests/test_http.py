@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import gzip
 import json
 import random
@@ -863,11 +864,33 @@ def test_a_certificate_that_is_not_trusted_names_the_variable_for_its_own():
         "http://[::1",
         "：//",
         "http://a b/v1",
+        "http：//127.0.0.1:8000/v1",
+        "https：//api.deepseek.com",
+        "http:/127.0.0.1:8000/v1",
+        "http//127.0.0.1/v1",
+        "http:8000",
+        "https://http://box/v1",
     ],
 )
-def test_addresses_that_mean_nothing_are_refused(text):
-    with pytest.raises(w.BackendError):
+def test_addresses_that_mean_nothing_are_refused_as_they_were_given(text):
+    with pytest.raises(w.BackendError) as caught:
         w.repair_base_url(text)
+    assert "@" in text or f"看不懂地址 {w.show(text)}，" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "网络不通"),
+        (TimeoutError("timed out"), "超时"),
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), "超时"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        (OSError("odd"), "odd"),
+    ],
+)
+def test_what_the_system_says_is_told_in_chinese_where_there_are_words(error, words):
+    assert w.os_reason(error) == words
+    assert f"：{words}，" in str(w.connection_problem(error, "http://box.example/v1", ""))
 
 
 @pytest.mark.parametrize(
@@ -875,6 +898,8 @@ def test_addresses_that_mean_nothing_are_refused(text):
     [
         ("", "http://127.0.0.1:11434/v1"),
         ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("box:8000/v1/", "http://box:8000/v1"),
+        ("box/ollama", "http://box:11434/ollama/v1"),
         ("0.0.0.0:8080", "http://127.0.0.1:8080/v1"),
         (":8080", "http://127.0.0.1:8080/v1"),
         ("http://box:11434/", "http://box:11434/v1"),
@@ -1053,6 +1078,29 @@ def test_E9_a_server_that_loads_its_model_is_waited_for():
         assert client.run()[0].text == "395" and sum(client.slept) > 60 and client.told
     with FakeServer(*[loading] * 20) as server:
         assert "Loading model" in Client(server).fails()
+
+
+CUDA = {"error": {"message": "CUDA out of memory", "code": 1}}
+ENDPOINT = {"error": "Unexpected endpoint or method. (POST /v2/chat/completions)"}
+
+
+@pytest.mark.parametrize(
+    "kind, reply, advice, wrong",
+    [
+        (w.OpenAICompatLLM, events(delta("你"), CUDA), "稍后再试", "--base-url"),
+        (w.OpenAICompatLLM, whole(CUDA), "看它的日志", "--base-url"),
+        (w.OpenAICompatLLM, whole(ENDPOINT), "请检查 --base-url", "日志"),
+        (w.OpenAICompatLLM, error(429, "slow down", Retry_After="0"), "配额", "日志"),
+        (w.OpenAICompatLLM, error(500, "boom"), "日志", "配额"),
+        (w.OpenAICompatLLM, error(404, "nothing here"), "/v1 结尾", "日志"),
+        (w.AnthropicLLM, error(404, "nothing here"), "请检查 --base-url", "/v1 结尾"),
+        (w.GeminiLLM, error(404, "nothing here"), "请检查 --base-url", "/v1 结尾"),
+    ],
+)
+def test_the_advice_fits_the_failure(kind, reply, advice, wrong):
+    with FakeServer(*[reply] * 4, strict=False, base="") as server:
+        said = Client(server, kind, url=server.origin + "/v2").fails()
+    assert advice in said and wrong not in said.partition("HTTP")[2]
 
 
 def test_E10_a_context_that_is_too_small_is_explained_with_both_numbers():
@@ -1487,7 +1535,8 @@ def test_E25_a_key_from_the_environment_goes_only_where_it_belongs(backend, url,
     assert place["key"] == key
     if not key and "OPENAI_API_KEY" in environ:
         assert "OPENAI_API_KEY" in place["key_hint"]
-    assert w.find_place(w.BACKENDS[backend], url, "given", environ)["key"] == "given"
+    given = w.find_place(w.BACKENDS[backend], url, "given", environ)
+    assert given["key"] == "given" and "--key 给的密钥不对" in given["key_hint"]
 
 
 def test_E26_silence_ends():

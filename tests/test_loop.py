@@ -121,6 +121,32 @@ def test_the_whole_history_goes_with_every_request():
     assert model.asked == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("choice", "later"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "auto"),
+        ({"type": "function", "function": {"name": "t"}}, "auto"),
+    ],
+    ids=str,
+)
+def test_a_call_is_forced_once_so_that_there_can_be_an_answer(choice, later):
+    asked = []
+
+    class Model(MockLLM):
+        def chat(self, messages, tools, tool_choice="auto", on_delta=None):
+            asked.append(tool_choice)
+            return super().chat(messages, tools, tool_choice, on_delta)
+
+    model = Model([calls(("t", {})), calls(("t", {"n": 1})), Turn("好")])
+    messages = [{"role": "user", "content": "问"}]
+    *_, end = run_tool_loop(
+        model, ToolRegistry([tool("t", lambda a: 1)]), messages, tool_choice=choice
+    )
+    assert end.reason == "answered" and asked == [choice, later, later]
+
+
 def test_calls_of_a_turn_run_at_the_same_time():
     meeting = threading.Barrier(2, timeout=5)  # breaks unless both tools are inside together
     messages, _ = run(

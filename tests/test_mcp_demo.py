@@ -306,7 +306,7 @@ NO_JSON = [
 def test_write_refuses_what_it_cannot_keep(tmp_path, text):
     path = tmp_path / "claude_desktop_config.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(m.McpError):
+    with pytest.raises(m.McpError, match='JSON|应该是 {"mcpServers": {…}} 这样的对象'):
         list(m.write_claude_config(str(path), COMMAND))
     assert path.read_text("utf-8") == text and len(list(tmp_path.iterdir())) == 1
 
@@ -326,3 +326,11 @@ def test_write_refuses_a_file_that_is_not_utf_8(tmp_path):
     with pytest.raises(m.McpError, match="没有改动"):
         list(m.write_claude_config(str(path), COMMAND))
     assert path.read_bytes() == b'{"a": "\xff"}'
+
+
+def test_write_says_in_chinese_why_the_system_refused(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.json"
+    path.mkdir()
+    monkeypatch.setattr(m, "claude_config_path", lambda: str(path))
+    assert m.main(["--mcp-config", "claude", "--write"]) == 1
+    assert capsys.readouterr().err == f"没有完成：{path}：这是文件夹\n"

@@ -121,6 +121,11 @@ def test_heading_fills_the_width():
     assert columns(heading("场景 1", Style(40))) == 40
 
 
+@given(st.text(alphabet="ab 中文", max_size=80), st.integers(30, 60))
+def test_a_long_heading_is_cut(text, width):
+    assert columns(heading(text, Style(width))) == width
+
+
 def test_colour_does_not_change_the_text():
     plain = message_lines({"role": "user", "content": "问"}, Style(60))
     coloured = message_lines({"role": "user", "content": "问"}, Style(60, True))

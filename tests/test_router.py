@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from w4d3_tools_mcp import (
     CATALOGUE,
     MockLLM,
+    Style,
     ToolCall,
     ToolRegistry,
     ToolRouter,
@@ -21,6 +22,7 @@ from w4d3_tools_mcp import (
     catalogue_tools,
     check_tool,
     opening,
+    router_demo_text,
     run_tool_loop,
     tools_called,
     with_tool_search,
@@ -188,6 +190,11 @@ def test_equal_tools_stay_in_the_order_they_came():
 def test_nothing_in_common_means_nothing_picked_and_all_offered(router, catalogue, request_):
     assert router.pick(request_) == []
     assert router.subset(request_).names == catalogue.names
+
+
+def test_the_demo_says_what_ask_does_when_nothing_is_in_common(catalogue):
+    shown = "".join("\n".join(router_demo_text("asdfgh", catalogue, Style(200))).split())
+    assert "--ask这时只给模型一个search_tools" in shown and "全部提供要1" in shown
 
 
 def test_a_lone_chinese_character_in_common_is_no_match():
