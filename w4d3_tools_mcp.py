@@ -9376,6 +9376,7 @@ noise | 标准输出上有不是 JSON 的一行：{} | Claude Desktop 弹出错�
 no object | 有一行 JSON 不是对象 | Claude Desktop 弹出错误 | 一行写一个 JSON-RPC 对象
 jsonrpc | 有消息没有写 "jsonrpc": "2.0" | 全部官方 SDK 收不到这条消息 | 每条都写上
 error | error 里没有整数 code 和文字 message：{} | 全部官方 SDK 收不到这条消息 | 两样都写上
+text id | 请求的 id 是数字，答复里成了文字 |  | 原样写回请求的 id，有的客户端对不上
 null id | 有消息的 id 是 null |  | 不写这个键，否则 Claude Desktop 弹出错误
 long | 有一行超过 10 MiB | TypeScript SDK 断开连接 | 截短结果，或者分页
 twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复一次
@@ -9402,6 +9403,8 @@ no text | {} 没有说明 |  | 写清做什么、什么时候用，模型靠它�
 text | {} 的说明超过 1024 个字符 | OpenAI 的接口拒绝请求 | 改短
 $schema | {} 声明了 $schema | Claude Desktop 和 Claude Code 拒绝这个工具 | 删掉 $schema
 union | {} 最外层有 anyOf、oneOf 或 allOf | Claude 和 OpenAI 的接口拒绝 | 移到属性里面
+schema | {} | Claude 和 OpenAI 的接口拒绝请求 | 按 JSON Schema 写
+stray | {} 不在 properties 里 | Gemini 的接口拒绝请求 | 补上这个参数，或从 required 里删去
 big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
 
 content | {} | 官方 SDK 拒绝这个结果 | 照规范改
@@ -9505,10 +9508,13 @@ class Patient(StdioServer):
         with contextlib.suppress(RecursionError):
             self.note(_in_line(line))
             message = _loose_json(line)
-            self.replies += "method" not in as_object(message)
+            self.replies += (answers := "method" not in as_object(message))
             if isinstance(message, dict):
-                if (id := str(message.get("id"))) in self._asked and id not in waiting:
-                    self.note([("twice", "")])
+                id = message.get("id")
+                self.note(_true({
+                    "twice": answers and str(id) in self._asked and str(id) not in waiting,
+                    "text id": answers and type(id) is str and id.isdecimal() and id in self._asked,
+                }))
                 super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
 
     def ask(self, method: str, params: dict | None = None) -> dict:
@@ -9566,6 +9572,26 @@ def _misshapen(key: str, shape: str, value: object, who: str = "") -> Findings:
         yield key, who + str(problem).replace("必填参数", "").replace("参数 ", "")
 
 
+def _in_schema(schema: object, place: str) -> Findings:
+    """What model APIs refuse of a schema though our own checks forgive it."""
+    own = as_object(schema)
+    kinds, required, given = own.get("type", []), own.get("required"), own.get("properties")
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind not in _ANY:
+            meant = _ALIASES.get(str(kind).lower())
+            yield "schema", f"{place}.type 是 {show(kind)}" + (f"，应该是 {meant}" if meant else "")
+    for name in required if isinstance(required, list) and isinstance(given, dict) else ():
+        if name not in [*given]:
+            yield "stray", f"{place}.required 里的 {show(name)}"
+    for key in ("properties", "$defs"):
+        for name, part in as_object(own.get(key)).items():
+            yield from _in_schema(part, f"{place}.{key}.{name}")
+    for key in ("items", "anyOf", "oneOf", "allOf"):
+        parts = own.get(key, [])
+        for part in parts if isinstance(parts, list) else [parts]:
+            yield from _in_schema(part, f"{place}.{key}")
+
+
 def _in_tool(tool: dict, server: str) -> Findings:
     name, text = tool.get("name"), str(tool.get("description") or "")
     where = f"工具 {show(name)}"
@@ -9582,6 +9608,10 @@ def _in_tool(tool: dict, server: str) -> Findings:
             "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
             "big": len(json_text(json_value(schema))) > 8192,
         }, f"{where} 的 {key}")
+        for note in compile_schema(schema).notes if schema else ():
+            if re.search("不合规定|找不到", note):
+                yield "schema", f"{where} 的 {key} 的 {note.removesuffix('，不予检查')}"
+        yield from _in_schema(schema, f"{where} 的 {key}")
 
 
 def _in_list(key: str, result: dict, server: str) -> Findings:

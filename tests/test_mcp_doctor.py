@@ -103,6 +103,8 @@ PLANTED = {
         "tools/list",
         r"write(b'{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":1,\"message\":\"\"}}\n')",
     ),
+    "text id": "old = send\ndef send(**message):\n"
+    "    old(**{**message, 'id': str(message['id'])} if 'id' in message else message)",
     "long": "CALLED['content'][0] = {'type': 'image', 'data': 'x' * 11_000_000, 'mimeType': 'x/y'}",
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
     "start": "sys.exit('no key')",
@@ -122,6 +124,8 @@ PLANTED = {
     "text": "TOOL['description'] = 'x' * 1025",
     "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
     "union": "SCHEMA['anyOf'] = [{}]",
+    "schema": "N['type'] = 'int'",
+    "stray": "SCHEMA['required'] = ['n', 'k']",
     "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
     "output": OUTPUT + "CALLED['structuredContent'] = {'b': 1}",
     "too much": "CALLED['content'][0]['text'] = 'x' * 1_100_000",
@@ -205,7 +209,40 @@ def test_what_official_clients_refuse_is_found(tmp_path, fault, body, place):
     found = m.mcp_examine(server(tmp_path, body))
     (where,) = found[fault]
     assert place in where and "参数" not in where
-    assert found.keys() - {fault} <= {"name", "no text", "output"}
+    assert found.keys() - {fault} <= {"name", "no text", "output", "schema"}
+
+
+REFUSED = [
+    ("schema", "N['type'] = 'int'", "inputSchema.properties.n.type 是 \"int\"，应该是 integer"),
+    ("schema", "N['type'] = 'Widget'", 'n.type 是 "Widget"'),
+    ("schema", "N['type'] = ['integer', 'nil']", 'n.type 是 "nil"'),
+    ("schema", "SCHEMA['properties']['l'] = {'type': 'array', 'items': {'type': 'str'}}", "l.items"),
+    ("schema", "SCHEMA['properties']['l'] = {'anyOf': [{'type': 'float'}, {}]}", "l.anyOf.type"),
+    ("schema", "SCHEMA['$defs'] = {'d': {'type': 'dict'}}", "$defs.d.type"),
+    ("schema", "N['required'] = True", "required 的值 true"),
+    ("schema", "SCHEMA['properties']['l'] = {'$ref': '#/$defs/none'}", "$ref"),
+    ("stray", "SCHEMA['required'] = ['n', 'k']", 'inputSchema.required 里的 "k"'),
+    ("stray", "SCHEMA['properties']['o'] = {'properties': {}, 'required': ['k']}", "properties.o.req"),
+]
+
+
+@pytest.mark.parametrize("fault, body, place", REFUSED)
+def test_what_model_apis_refuse_of_a_schema_is_told_with_tool_and_place(tmp_path, fault, body, place):
+    (where,) = m.mcp_examine(server(tmp_path, body)).pop(fault)
+    assert where.startswith('工具 "look" 的 inputSchema') and place in where
+
+
+def test_a_schema_that_is_sound_has_no_finding(tmp_path):
+    body = (
+        "SCHEMA['properties']['l'] = {'type': ['array', 'null'], 'items': {'$ref': '#/$defs/d'}}\n"
+        "SCHEMA['$defs'] = {'d': {'anyOf': [{'required': ['x']}, {'type': 'null'}], 'if': {}}}"
+    )
+    assert m.mcp_examine(server(tmp_path, body)) == {}
+
+
+def test_a_request_of_the_server_itself_is_no_second_answer(tmp_path):
+    body = "def broken(line): b'result' in line or fail(None, -32700)\n"
+    assert m.mcp_examine(server(tmp_path, body + around("ping", "send(id=0, method='ping')"))) == {}
 
 
 def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_era(tmp_path):
