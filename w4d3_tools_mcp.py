@@ -9373,6 +9373,7 @@ bytes | 有一行不是 UTF-8 | Python SDK 连接崩溃 | 消息按 UTF-8 编码
 NaN | JSON 里有 {} | TypeScript SDK 一直等到超时 | 换成 null 或字符串
 half | 文字里有半个字符（\ud800 一类） | Python SDK 一直等到超时 | 换成 U+FFFD
 noise | 标准输出上有不是 JSON 的一行：{} | Claude Desktop 弹出错误 | 日志写到标准错误
+split | 一条消息写成了好几行 | 全部官方 SDK 收不到它 | 写在一行里：json.dumps 不加 indent
 no object | 有一行 JSON 不是对象 | Claude Desktop 弹出错误 | 一行写一个 JSON-RPC 对象
 jsonrpc | 有消息没有写 "jsonrpc": "2.0" | 全部官方 SDK 收不到这条消息 | 每条都写上
 error | error 里没有整数 code 和文字 message：{} | 全部官方 SDK 收不到这条消息 | 两样都写上
@@ -9382,8 +9383,9 @@ long | 有一行超过 10 MiB | TypeScript SDK 断开连接 | 截短结果，或
 twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复一次
 
 start | initialize（id 是 0）没有得到结果。{} | 全部主机连接不上 | 先让它在终端里跑起来
+buffered | 关闭输入后答复才出来 | 全部主机连接不上 | 立即发出：print 加 flush=True，或用 python -u
 slow | 第一次答复要 {} 秒 | Codex 只等 10 秒 | 先答复，费时的准备用时再做
-about | initialize 的 {} | 全部官方 SDK 连接不上 | 照规范改
+about | {} | 全部官方 SDK 连接不上 |
 window | 握手完成前不回答 {} | VS Code 一直等到超时 | 不认识的请求也要回 error -32601
 again | 不回答第二次 initialize | Claude Desktop 一直等到超时 | 再答复一次
 probe | 不回答 server/discover | 官方 SDK 启动时多等 10 到 60 秒 | 不认识的请求也要回 error -32601
@@ -9394,7 +9396,7 @@ modern | 2026-07-28 的 {} |  | 规范要求写上
 
 list | {} 没有得到结果 | 全部官方 SDK 列不出来 | 没有内容就回空列表
 undeclared | {} 没有得到结果 |  | 没有内容就回空列表：没有声明，Claude 也会问
-shape | {} | 官方 SDK 拒绝整个列表 | 照规范改
+shape | {} | 官方 SDK 拒绝整个列表 |
 names | {} 里有同名的 | Claude 和 OpenAI 的接口拒绝请求 | 改名
 cursor | {} 的 nextCursor 没完没了 | 有的客户端一直翻页 | 最后一页不写它
 name | {} 的名字不合规 | Claude Desktop 不显示任何工具 | 只用英文字母、数字、_、-
@@ -9407,18 +9409,19 @@ schema | {} | Claude 和 OpenAI 的接口拒绝请求 | 按 JSON Schema 写
 stray | {} 不在 properties 里 | Gemini 的接口拒绝请求 | 补上这个参数，或从 required 里删去
 big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
 
-content | {} | 官方 SDK 拒绝这个结果 | 照规范改
+content | {} | 官方 SDK 拒绝这个结果 |
 output | {} 的结果不符合 outputSchema | 全部官方 SDK 拒绝这个结果 | 两者要一致
 too much | {} 的结果接近 1 MiB | Claude Desktop 拒绝这个结果 | 截短
-silent | 调用{}没有答复 | 全部主机一直等到超时 | 出错也要回 isError 或 error
+silent | 调用后没有答复：{} | 全部主机一直等到超时 | 出错也要回 isError 或 error
 useless | {} |  | 如果错不在参数，看看它缺什么文件、密钥或网络
 unknown | 不回答不认识的方法 | 全部主机一直等到超时 | 不认识的请求也要回 error -32601
 
-fragile | 收到{}之后不再答复 | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+fragile | 收到一行之后不再答复：{} | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+too deep | 收到一行之后不再答复：{} |  | 回 error，继续读下一行
 wrong lines | 不回答：{} |  | 回 error（-32700、-32600 或 -32602），对方才不会空等
 notified | 回答了通知 |  | 通知没有 id，不要答复，出错也不答
 end | 输入关闭 2 秒后还没有退出 |  | 读到输入结束就退出，不然主机要强行结束它
-died | 中途断开：{} | 全部主机断开连接 | 看它的日志，让它不要退出
+died | 中途断开，{} | 全部主机断开连接 | 让它不要退出；通知没有 id，不用答复
 """
 FAULTS = {
     key: texts
@@ -9454,14 +9457,21 @@ def _true(faults: Mapping[str, object], where: str = "") -> Findings:
     return ((key, where or found) for key, found in faults.items() if found)
 
 
+# A line of JSON that was written with indent: one bracket, or a key and its value.
+_PART_OF_JSON = rb'\s*([\[{]|[\]}],?|"[^"]*"(:.*|,))\s*'
+
+
 def _in_line(line: bytes | None) -> Findings:
     constants: list[str] = []
     value, data = _loose_json(line, constants.append), line or b""
+    unread = value is None and data
+    split = unread and re.fullmatch(_PART_OF_JSON, data)
     yield from _true({
         "long": line is None,
         "BOM": data.startswith(codecs.BOM_UTF8),
         "bytes": data.decode("utf-8", "ignore").encode("utf-8") != data,
-        "noise": value is None and data and show(data.decode("utf-8", "replace").strip()),
+        "split": bool(split),
+        "noise": unread and not split and show(data.decode("utf-8", "replace").strip()),
         "NaN": " 和 ".join(dict.fromkeys(constants)),
         "half": re.search(HALF_CHARACTER, json.dumps(value, ensure_ascii=False)),
         "no object": value is not None and not isinstance(value, dict),
@@ -9487,6 +9497,7 @@ class Patient(StdioServer):
         self.replies = 0  # lines so far that ask nothing
         self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
         self._asked: set[str] = set()
+        self._written: collections.deque = collections.deque(maxlen=2)  # latest lines
         super().__init__(command)
 
     def note(self, findings: Findings) -> None:
@@ -9502,7 +9513,8 @@ class Patient(StdioServer):
             for stage in stages:
                 self.note(stage(self))
         except McpError as error:
-            self.note([("died", error)])
+            last = [as_object(_loose_json(line)).get("method") for line in self._written]
+            self.note([("died", f"最后发给它的是 {' 和 '.join(map(str, last))}：{error}")])
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         with contextlib.suppress(RecursionError):
@@ -9516,6 +9528,19 @@ class Patient(StdioServer):
                     "text id": answers and type(id) is str and id.isdecimal() and id in self._asked,
                 }))
                 super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def write(self, line: bytes) -> None:
+        """As any client, but the latest lines are remembered."""
+        self._written.append(line)
+        super().write(line)
+
+    def answers_at_last(self) -> bool:
+        """Whether the answer that did not come in time comes once its input is closed."""
+        split, self.patience = "split" in self.found, DOCTOR_SECONDS
+        self.end_input()
+        with contextlib.suppress(ServerGoneError):
+            self.ask("ping")  # never written: only waits for the end of the output
+        return "0" not in self._waiting or "split" in self.found and not split
 
     def ask(self, method: str, params: dict | None = None) -> dict:
         """The reply; {} when there is none in time. Ids are as official clients choose them."""
@@ -9567,9 +9592,17 @@ _DUE = {
 }
 
 
-def _misshapen(key: str, shape: str, value: object, who: str = "") -> Findings:
-    for problem in validate_arguments(value, _DUE[shape]):
-        yield key, who + str(problem).replace("必填参数", "").replace("参数 ", "")
+def _misshapen(key: str, shape: str, value: object, who: str) -> Findings:
+    for path, keyword, text in validate_arguments(value, _DUE[shape]):
+        text, advice = text.replace("必填参数", "").replace("参数 ", ""), "请改正"
+        if keyword == "required":
+            *steps, name = re.findall(r"[^.[\]]+", path)
+            given = value
+            for step in steps:
+                given = given[int(step) if step.isdecimal() else step]
+            near = closest(name, given)
+            advice = f"是不是写成了 {near}？" if near else "请补上"
+        yield key, f"{who}：{text}，{advice}"
 
 
 def _in_schema(schema: object, place: str) -> Findings:
@@ -9614,8 +9647,8 @@ def _in_tool(tool: dict, server: str) -> Findings:
         yield from _in_schema(schema, f"{where} 的 {key}")
 
 
-def _in_list(key: str, result: dict, server: str) -> Findings:
-    yield from _misshapen("shape", key, result)
+def _in_list(method: str, key: str, result: dict, server: str) -> Findings:
+    yield from _misshapen("shape", key, result, f"{method} 的答复")
     listed = result.get(key)
     entries = [*map(as_object, listed)] if isinstance(listed, list) else []
     names = [show(entry.get("name")) for entry in entries]
@@ -9628,7 +9661,7 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    yield from _misshapen("content", "tools/call", result, f"{who} 的结果：")
+    yield from _misshapen("content", "tools/call", result, f"{who}的结果")
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
@@ -9676,6 +9709,9 @@ def _opening(patient: Patient) -> Findings:
     with contextlib.suppress(ServerGoneError):
         reply = patient.ask("initialize", _HELLO)
     took, result = time.monotonic() - begin, reply.get("result")
+    if not reply and patient.answers_at_last():
+        yield "buffered", ""
+        return
     if not isinstance(result, dict):
         yield "start", f"它回答：{show(reply)}" if reply else _last_words(patient.log)
         return
@@ -9684,7 +9720,7 @@ def _opening(patient: Patient) -> Findings:
     patient.name = as_object(result.get("serverInfo")).get("name", "")
     if took > SLOWEST_START:
         yield "slow", math.ceil(took)
-    yield from _misshapen("about", "initialize", result)
+    yield from _misshapen("about", "initialize", result, "initialize 的答复")
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
             yield "window", method
@@ -9705,7 +9741,7 @@ def _offers(patient: Patient) -> Findings:
             if not isinstance(result, dict):
                 yield "list" if capability in offered or not reply else "undeclared", method
                 break
-            yield from _in_list(key, result, patient.name)
+            yield from _in_list(method, key, result, patient.name)
             if key == "tools" and isinstance(result.get(key), list):
                 patient.tools = (patient.tools + result[key])[:MOST_COUNTED]
             seen.append(cursor)
@@ -9739,12 +9775,12 @@ def _calls(patient: Patient) -> Findings:
                 "name": name, "inputSchema": {"type": "object"} as schema,
                 "annotations": {"readOnlyHint": True},
             } if not check_schema(schema):
-                who, reasons = f"工具 {show(name)}", set()
+                who, reasons = f"工具 {show(name)} ", set()
                 for arguments in (_example(schema, 0), _example(schema, 1)):
                     if reasons != {""} and not validate_arguments(arguments, schema):
                         reasons.add((yield from _call(patient, who, tool, arguments)))
                 if len(reasons) == 1 and "" not in reasons:
-                    yield "useless", f"{who} 试了几种参数都失败：{reasons.pop()}"
+                    yield "useless", f"{who}试了几种参数都失败：{reasons.pop()}"
     if not patient.ask("no/such/method"):
         yield "unknown", ""
     if not patient.ask("initialize", _HELLO):
@@ -9759,7 +9795,7 @@ def _manners(patient: Patient) -> Findings:
             if not patient.reacts(line):
                 silent.append(name)
         except McpError:
-            yield "fragile", name
+            yield "too deep" if b"[[" in line else "fragile", name
             return
     if silent:
         yield "wrong lines", "、".join(silent)
@@ -9825,7 +9861,8 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
         counts[mark] += len(found[key])
         for where in found[key][:MOST_PLACES]:
             texts = (what.format(where).rstrip("。"), *advice)
-            yield f"{mark} " + "".join(f"{text}。" for text in texts if text)
+            line = "".join(f"{text}。" for text in texts if text).replace("？。", "？")
+            yield f"{mark} {line}"
         if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
     yield f"{counts[GRAVE]} 个问题会让主机出错，{counts[ADVICE]} 条建议。" if found else SOUND
