@@ -8543,6 +8543,17 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
+def hang(text: str, width: int, start: int) -> list[str]:
+    """Lines of at most `width` columns, all but the first one indented to character `start`.
+
+    >>> hang("[建议] 工具调用 tool", 15, 5)
+    ['[建议] 工具调用', '       tool']
+    """
+    indent = columns(text[:start])
+    first, *more = wrap(text[start:], width - indent)
+    return [text[:start] + first, *(" " * indent + line for line in more)]
+
+
 def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> list[str]:
     """Rows as aligned lines; the columns numbered in `right` are set flush right."""
     cells = [[str(cell) for cell in row] for row in rows]
@@ -8978,7 +8989,7 @@ class LiveScreen:
         match event:
             case ModelAsked():
                 self.shown = ""
-                self._wait("等模型回答")
+                self.wait("等模型回答")
             case ModelAnswered(turn=turn):
                 if full and turn.reasoning and not self._ticking:
                     self.line(f"思考：{turn.reasoning}")
@@ -8988,7 +8999,7 @@ class LiveScreen:
                     self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
             case CallStarted(call):
                 self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                self._wait(f"{said(call.name, 40)} 运行中")
+                self.wait(f"{said(call.name, 40)} 运行中")
             case CallFinished(call, result, seconds):
                 status = f"{RESULT_STATUS[result.status]}：" if result.is_error else ""
                 text = f"← {call.name}（{seconds or 0:.2f} 秒） {status}{result.text}"
@@ -9019,7 +9030,7 @@ class LiveScreen:
             self._open, self._end = write, lambda: write("\n")
         write(text)
 
-    def _wait(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Count the seconds in one line of the terminal until something else is shown."""
         self.close()
         if not self._ticking:
@@ -9179,8 +9190,8 @@ content 是给模型读的文字；structuredContent 是同一个结果，给程
     ),
     (
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
-        "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
-        "服务器不用记住前面说过什么。",
+        "同一个进程，同一根管道，换一个客户端，id 又从 1 数起；中间是同样的四件事。"
+        "版本和能力改写在每个请求的 params._meta 里，服务器不用记住前面说过什么。",
         "ping", """
 先问一句服务器会什么；不问也行，直接 tools/list 一样有答复
 supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28
@@ -9222,29 +9233,41 @@ Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, ite
 def _traced(
     trace: collections.deque, act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
 ) -> Any:
-    """Do it and yield the messages of it; returns what came out, None for an error reply.
+    """Do it and yield the messages of it at once; returns what came out, None for an error reply.
 
     A message is "→" sent or "←" received; "!" is a line that is none.
     """
-    try:
-        with contextlib.suppress(RpcError):
-            return act(*arguments)
-    finally:  # the last messages before a server fails say most
-        for _ in range(len(trace)):  # not what is written meanwhile
+    outcome: list = []
+
+    def work() -> None:
+        try:
+            outcome.append(act(*arguments))
+        except Exception as error:  # raised below
+            outcome.append(error)
+
+    worker, shown = _in_background(work), itertools.count()
+    while worker.is_alive():
+        worker.join(0.05)
+        while trace and next(shown) < MCP_TRACED:
             yield *trace.popleft(), next(remarks, "")
+    for _ in range(len(trace)):  # the last messages before a server fails say most
+        yield *trace.popleft(), next(remarks, "")
+    if isinstance(outcome[0], Exception) and not isinstance(outcome[0], RpcError):
+        raise outcome[0]
+    return None if isinstance(outcome[0], RpcError) else outcome[0]
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
     trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
+    tools: Any = None
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
             client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
             for act, *arguments in (*MCP_WORK, ("request", missing)):
-                yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
-        tools = client.tools()
-        trace.clear()
+                came = yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
+                tools = came if act == "tools" else tools
         yield "两代的差别"
         for line in table(MCP_DIFFERENCES):
             yield from wrap(f"  {line}", style.width)
@@ -9282,20 +9305,25 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
-        yield from _traced(trace, client.connect)
-        if not client.revision:
-            raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
-        about = client.server
-        summary = [
-            f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
-            f"协议版本：{client.revision}",
-        ]
-        for capability, method, key, label in _OFFERS:
-            if capability in client.capabilities:
-                entries = (yield from _traced(trace, client.pages, method, key)) or ()
-                summary.append(f"{label} {len(entries)} 个")
-                summary += map(_entry_line, entries)
-        yield from wrap("\n".join(summary), style.width)
+        try:
+            yield from _traced(trace, client.connect)
+            if not client.revision:
+                raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
+            about = client.server
+            summary = [
+                f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
+                f"协议版本：{client.revision}",
+            ]
+            for capability, method, key, label in _OFFERS:
+                if capability in client.capabilities:
+                    entries = (yield from _traced(trace, client.pages, method, key)) or ()
+                    summary.append(f"{label} {len(entries)} 个")
+                    summary += map(_entry_line, entries)
+        except McpError as error:
+            how = f"--mcp-doctor -- {' '.join(command)}"
+            raise McpError(f"{error}\n哪里不对、怎么改，用 {how} 查") from error
+        for line in summary:
+            yield from hang(line, style.width, 4)
 
 
 # ── Messages of either on screen, or as a trace ──
@@ -10293,8 +10321,14 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
     """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
-    lines = [*mcp_doctor_text(args.rest or our_server(args))]
-    yield from lines
+    screen = LiveScreen(_writer(sys.stderr), style, terminal=sys.stderr.isatty())
+    screen.wait("正在体检")
+    try:
+        lines = [*mcp_doctor_text(args.rest or our_server(args))]
+    finally:
+        screen.close()
+    for line in lines:
+        yield from hang(line, style.width, len(f"{GRAVE} "))
     if any(line.startswith(GRAVE) for line in lines):
         raise SystemExit(1)
 
@@ -10694,6 +10728,8 @@ def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
         flag, equals, value = word.partition("=")
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
+            if command and word[:1] != "-" and "--" in rows[command].metavar:
+                raise UsageError(f"别家服务器的命令写在 -- 后面：{command} -- {said(word)} …")
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
                 near = closest(flag, [*rows, *ABOUT])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"
