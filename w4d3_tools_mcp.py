@@ -8524,8 +8524,8 @@ _PIECE = (
 )
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns; existing line ends are kept.
+def wrap(text: str, width: int, hang: int = 0) -> list[str]:
+    """Lines of at most `width` columns, with `hang` blanks after a break; line ends are kept.
 
     >>> wrap("工具调用 tool calling", 12)
     ['工具调用', 'tool calling']
@@ -8534,24 +8534,14 @@ def wrap(text: str, width: int) -> list[str]:
     for paragraph in text.split("\n"):
         line = ""
         for piece in re.findall(_PIECE, paragraph):
-            for part in [piece] if columns(piece.rstrip()) <= width else piece:  # its characters
-                if line and columns(line + part.rstrip()) > width:
+            whole = columns(piece.rstrip()) <= width - hang
+            for part in [piece] if whole else piece:  # its characters
+                if line.strip() and columns(line + part.rstrip()) > width:
                     lines.append(line.rstrip())
-                    line = ""
+                    line = " " * hang
                 line += part
         lines.append(line.rstrip())
     return lines
-
-
-def hang(text: str, width: int, start: int) -> list[str]:
-    """Lines of at most `width` columns, all but the first one indented to character `start`.
-
-    >>> hang("[建议] 工具调用 tool", 15, 5)
-    ['[建议] 工具调用', '       tool']
-    """
-    indent = columns(text[:start])
-    first, *more = wrap(text[start:], width - indent)
-    return [text[:start] + first, *(" " * indent + line for line in more)]
 
 
 def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> list[str]:
@@ -9237,37 +9227,31 @@ def _traced(
 
     A message is "→" sent or "←" received; "!" is a line that is none.
     """
-    outcome: list = []
+    import concurrent.futures
 
-    def work() -> None:
-        try:
-            outcome.append(act(*arguments))
-        except Exception as error:  # raised below
-            outcome.append(error)
-
-    worker, shown = _in_background(work), itertools.count()
-    while worker.is_alive():
-        worker.join(0.05)
+    pool, shown = concurrent.futures.ThreadPoolExecutor(1), itertools.count()
+    future = pool.submit(act, *arguments)
+    pool.shutdown(wait=False)
+    while concurrent.futures.wait([future], 0.05).not_done:
         while trace and next(shown) < MCP_TRACED:
             yield *trace.popleft(), next(remarks, "")
     for _ in range(len(trace)):  # the last messages before a server fails say most
         yield *trace.popleft(), next(remarks, "")
-    if isinstance(outcome[0], Exception) and not isinstance(outcome[0], RpcError):
-        raise outcome[0]
-    return None if isinstance(outcome[0], RpcError) else outcome[0]
+    with contextlib.suppress(RpcError):
+        return future.result()
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
     """Two sessions with one server process, then the loop of scenario 1 with its tools."""
     trace: collections.deque = collections.deque(maxlen=MCP_TRACED)
-    tools: Any = None
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         for revision, title, lesson, missing, text in MCP_SESSIONS:
             yield from chapter(title, (lesson, ""), style)
             client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
             for act, *arguments in (*MCP_WORK, ("request", missing)):
                 came = yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
-                tools = came if act == "tools" else tools
+                if act == "tools":
+                    tools = came
         yield "两代的差别"
         for line in table(MCP_DIFFERENCES):
             yield from wrap(f"  {line}", style.width)
@@ -9310,10 +9294,8 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
             if not client.revision:
                 raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
             about = client.server
-            summary = [
-                f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
-                f"协议版本：{client.revision}",
-            ]
+            summary = [f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}"]
+            summary.append(f"协议版本：{client.revision}")
             for capability, method, key, label in _OFFERS:
                 if capability in client.capabilities:
                     entries = (yield from _traced(trace, client.pages, method, key)) or ()
@@ -9323,7 +9305,7 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
             how = f"--mcp-doctor -- {' '.join(command)}"
             raise McpError(f"{error}\n哪里不对、怎么改，用 {how} 查") from error
         for line in summary:
-            yield from hang(line, style.width, 4)
+            yield from wrap(line, style.width, 4)
 
 
 # ── Messages of either on screen, or as a trace ──
@@ -9485,15 +9467,11 @@ def _true(faults: Mapping[str, object], where: str = "") -> Findings:
     return ((key, where or found) for key, found in faults.items() if found)
 
 
-# A line of JSON that was written with indent: one bracket, or a key and its value.
-_PART_OF_JSON = rb'\s*([\[{]|[\]}],?|"[^"]*"(:.*|,))\s*'
-
-
 def _in_line(line: bytes | None) -> Findings:
     constants: list[str] = []
     value, data = _loose_json(line, constants.append), line or b""
     unread = value is None and data
-    split = unread and re.fullmatch(_PART_OF_JSON, data)
+    split = unread and re.fullmatch(rb'\s*([\[{]|[\]}],?|"[^"]*"(:.*|,))\s*', data)  # by indent=2
     yield from _true({
         "long": line is None,
         "BOM": data.startswith(codecs.BOM_UTF8),
@@ -9520,13 +9498,14 @@ class Patient(StdioServer):
         self.found: dict[str, dict[str, None]] = {}  # key of FAULTS → its places, each once
         self.patience = 3 * SLOWEST_START  # seconds for one answer
         self.about: dict | None = None  # the result of initialize
-        self.name, self.modern = "", False
-        self.tools: list[dict] = []
+        self.name, self.modern, self.tools = "", False, []
         self.replies = 0  # lines so far that ask nothing
         self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
         self._asked: set[str] = set()
-        self._written: collections.deque = collections.deque(maxlen=2)  # latest lines
-        super().__init__(command)
+        sent = self._sent = collections.deque(maxlen=2)  # the latest methods
+        super().__init__(
+            command, trace=lambda way, item: way == "→" and sent.append(item.get("method", "答复")),
+        )
 
     def note(self, findings: Findings) -> None:
         """Remember faults, each with its places, in one line each."""
@@ -9541,8 +9520,7 @@ class Patient(StdioServer):
             for stage in stages:
                 self.note(stage(self))
         except McpError as error:
-            last = [as_object(_loose_json(line)).get("method") for line in self._written]
-            self.note([("died", f"最后发给它的是 {' 和 '.join(map(str, last))}：{error}")])
+            self.note([("died", f"最后发给它的是 {' 和 '.join(self._sent)}：{error}")])
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         with contextlib.suppress(RecursionError):
@@ -9550,17 +9528,12 @@ class Patient(StdioServer):
             message = _loose_json(line)
             self.replies += (answers := "method" not in as_object(message))
             if isinstance(message, dict):
-                id = message.get("id")
+                id = str(message.get("id")) if answers else ""
                 self.note(_true({
-                    "twice": answers and str(id) in self._asked and str(id) not in waiting,
-                    "text id": answers and type(id) is str and id.isdecimal() and id in self._asked,
+                    "twice": id in self._asked and id not in waiting,
+                    "text id": id in self._asked and id.isdecimal() and message["id"] == id,
                 }))
                 super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
-
-    def write(self, line: bytes) -> None:
-        """As any client, but the latest lines are remembered."""
-        self._written.append(line)
-        super().write(line)
 
     def answers_at_last(self) -> bool:
         """Whether the answer that did not come in time comes once its input is closed."""
@@ -9624,11 +9597,9 @@ def _misshapen(key: str, shape: str, value: object, who: str) -> Findings:
     for path, keyword, text in validate_arguments(value, _DUE[shape]):
         text, advice = text.replace("必填参数", "").replace("参数 ", ""), "请改正"
         if keyword == "required":
-            *steps, name = re.findall(r"[^.[\]]+", path)
-            given = value
-            for step in steps:
-                given = given[int(step) if step.isdecimal() else step]
-            near = closest(name, given)
+            words = re.findall(r"[^.[\]]+", path)
+            *steps, name = [int(word) if word.isdecimal() else word for word in words]
+            near = closest(name, functools.reduce(operator.getitem, steps, value))
             advice = f"是不是写成了 {near}？" if near else "请补上"
         yield key, f"{who}：{text}，{advice}"
 
@@ -9639,8 +9610,8 @@ def _in_schema(schema: object, place: str) -> Findings:
     kinds, required, given = own.get("type", []), own.get("required"), own.get("properties")
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind not in _ANY:
-            meant = _ALIASES.get(str(kind).lower())
-            yield "schema", f"{place}.type 是 {show(kind)}" + (f"，应该是 {meant}" if meant else "")
+            meant = _ALIASES.get(str(kind).lower(), "、".join(_ANY))
+            yield "schema", f"{place}.type 是 {show(kind)}，应该是 {meant}"
     for name in required if isinstance(required, list) and isinstance(given, dict) else ():
         if name not in [*given]:
             yield "stray", f"{place}.required 里的 {show(name)}"
@@ -9693,9 +9664,7 @@ def _in_result(who: str, result: dict, output: object) -> Findings:
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
-        value = result.get("structuredContent")
-        checkable = not check_schema(output)
-        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+        if validate_arguments(result.get("structuredContent"), output):
             yield "output", who
 
 
@@ -9737,11 +9706,10 @@ def _opening(patient: Patient) -> Findings:
     with contextlib.suppress(ServerGoneError):
         reply = patient.ask("initialize", _HELLO)
     took, result = time.monotonic() - begin, reply.get("result")
-    if not reply and patient.answers_at_last():
-        yield "buffered", ""
-        return
     if not isinstance(result, dict):
-        yield "start", f"它回答：{show(reply)}" if reply else _last_words(patient.log)
+        late = not reply and patient.answers_at_last()
+        why = f"它回答：{show(reply)}" if reply else _last_words(patient.log)
+        yield "buffered" if late else "start", why
         return
     patient.about = result
     patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
@@ -9752,7 +9720,7 @@ def _opening(patient: Patient) -> Findings:
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
             yield "window", method
-    patient.write(encode(notification_message("notifications/initialized")))
+    patient.send(notification_message("notifications/initialized"), 0)
 
 
 def _offers(patient: Patient) -> Findings:
@@ -9889,8 +9857,7 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
         counts[mark] += len(found[key])
         for where in found[key][:MOST_PLACES]:
             texts = (what.format(where).rstrip("。"), *advice)
-            line = "".join(f"{text}。" for text in texts if text).replace("？。", "？")
-            yield f"{mark} {line}"
+            yield f"{mark} " + "".join(f"{text}。" for text in texts if text).replace("？。", "？")
         if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
     yield f"{counts[GRAVE]} 个问题会让主机出错，{counts[ADVICE]} 条建议。" if found else SOUND
@@ -10322,13 +10289,11 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
     """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
     screen = LiveScreen(_writer(sys.stderr), style, terminal=sys.stderr.isatty())
-    screen.wait("正在体检")
-    try:
+    with contextlib.closing(screen):
+        screen.wait("正在体检")
         lines = [*mcp_doctor_text(args.rest or our_server(args))]
-    finally:
-        screen.close()
     for line in lines:
-        yield from hang(line, style.width, len(f"{GRAVE} "))
+        yield from wrap(line, style.width, columns(f"{GRAVE} "))
     if any(line.startswith(GRAVE) for line in lines):
         raise SystemExit(1)
 
@@ -10682,12 +10647,10 @@ def _flag_lines(rows: Iterable, width: int) -> Iterator[str]:
     indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
-        first, *more = wrap(row.help, width - indent)
         if columns(left) >= indent:
             yield left
             left = ""
-        yield pad(left, indent) + first
-        yield from (" " * indent + line for line in more)
+        yield from wrap(pad(left, indent) + row.help, width, indent)
 
 
 def short_help(style: Style) -> Iterator[str]:

@@ -314,6 +314,7 @@ class Odd(m.Patient):
     def __init__(self, answers):
         self.answers, self.log, self.written = answers, [], []
         self.about, self.tools, self.name, self.modern = None, [], "", False
+        self.trace = print
 
     def ask(self, method, params=None):
         return {"result": self.answers.get(method.split("/")[0])}
@@ -363,6 +364,13 @@ def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
     assert (code, err) == (1, "") and "[问题]" in out and "Server started" in out
     code, out, err = doctor("--", "no-such-program")
     assert (code, out) == (1, "") and err.count("\n") == 1 and "no-such-program" in err
+
+
+def test_findings_hang_and_no_word_is_broken(tmp_path):
+    _, out, _ = doctor("--", *server(tmp_path, PLANTED["about"] + "\n" + PLANTED["noise"]))
+    first, *more = out.splitlines()
+    assert all(line[:1] == "[" or line[:7] == " " * 7 for line in (first, *more[:-1]))
+    assert all(m.columns(line) <= 80 for line in (first, *more)) and '"2025-03-26"' in out
 
 
 def test_only_tools_that_say_they_read_are_called(tmp_path):
