@@ -207,6 +207,11 @@ def test_colour_only_on_a_terminal_that_wants_it():
     assert b"\x1b[" not in run(["--demo", "1"]).stdout
 
 
+def test_the_doctor_counts_the_seconds_on_a_terminal():
+    slow = ["--mcp-doctor", "--", sys.executable, "-c", "import time; time.sleep(1.5)"]
+    assert "正在体检 1 秒" in on_a_terminal(slow, code=1).decode("utf-8")
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     child = subprocess.Popen(
         [sys.executable, str(PRODUCT), "--demo"],
