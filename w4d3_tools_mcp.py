@@ -8602,8 +8602,8 @@ _PIECE = (
 )
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns; existing line ends are kept.
+def wrap(text: str, width: int, hang: int = 0) -> list[str]:
+    """Lines of at most `width` columns, with `hang` blanks after a break; line ends are kept.
 
     >>> wrap("工具调用 tool calling", 12)
     ['工具调用', 'tool calling']
@@ -8612,10 +8612,11 @@ def wrap(text: str, width: int) -> list[str]:
     for paragraph in text.split("\n"):
         line = ""
         for piece in re.findall(_PIECE, paragraph):
-            for part in [piece] if columns(piece.rstrip()) <= width else piece:  # its characters
-                if line and columns(line + part.rstrip()) > width:
+            whole = columns(piece.rstrip()) <= width - hang
+            for part in [piece] if whole else piece:  # its characters
+                if line.strip() and columns(line + part.rstrip()) > width:
                     lines.append(line.rstrip())
-                    line = ""
+                    line = " " * hang
                 line += part
         lines.append(line.rstrip())
     return lines
@@ -9060,7 +9061,7 @@ class LiveScreen:
         match event:
             case ModelAsked():
                 self.shown = ""
-                self._wait("等模型回答")
+                self.wait("等模型回答")
             case ModelAnswered(turn=turn):
                 if full and turn.reasoning and not self._ticking:
                     self.line(f"思考：{turn.reasoning}")
@@ -9070,7 +9071,7 @@ class LiveScreen:
                     self.line(f"本轮{_tokens_text(turn.usage)}，结束原因 {turn.finish}")
             case CallStarted(call):
                 self.line(f"→ {self._fitted(call_text(call))}", "assistant")
-                self._wait(f"{said(call.name, 40)} 运行中")
+                self.wait(f"{said(call.name, 40)} 运行中")
             case CallFinished(call, result, seconds):
                 status = f"{RESULT_STATUS[result.status]}：" if result.is_error else ""
                 text = f"← {call.name}（{seconds or 0:.2f} 秒） {status}{result.text}"
@@ -9101,7 +9102,7 @@ class LiveScreen:
             self._open, self._end = write, lambda: write("\n")
         write(text)
 
-    def _wait(self, what: str) -> None:
+    def wait(self, what: str) -> None:
         """Count the seconds in one line of the terminal until something else is shown."""
         self.close()
         if not self._ticking:
@@ -9263,8 +9264,8 @@ content 是给模型读的文字；structuredContent 是同一个结果，给程
     ),
     (
         "2026-07-28", "第二段  2026-07-28：没有握手，每个请求自带信封",
-        "同一个进程，同一根管道，同样的四件事。版本和能力改写在每个请求的 params._meta 里，"
-        "服务器不用记住前面说过什么。",
+        "同一个进程，同一根管道，换一个客户端，id 又从 1 数起；中间是同样的四件事。"
+        "版本和能力改写在每个请求的 params._meta 里，服务器不用记住前面说过什么。",
         "ping", """
 先问一句服务器会什么；不问也行，直接 tools/list 一样有答复
 supportedVersions 列出它会的全部版本，双方都会的最新一版就是 2026-07-28
@@ -9306,16 +9307,22 @@ Traced = Iterable[str | tuple]  # lines of text, and messages as (direction, ite
 def _traced(
     trace: collections.deque, act: Callable, *arguments: object, remarks: Iterator[str] = iter(()),
 ) -> Any:
-    """Do it and yield the messages of it; returns what came out, None for an error reply.
+    """Do it and yield the messages of it at once; returns what came out, None for an error reply.
 
     A message is "→" sent or "←" received; "!" is a line that is none.
     """
-    try:
-        with contextlib.suppress(RpcError):
-            return act(*arguments)
-    finally:  # the last messages before a server fails say most
-        for _ in range(len(trace)):  # not what is written meanwhile
+    import concurrent.futures
+
+    pool, shown = concurrent.futures.ThreadPoolExecutor(1), itertools.count()
+    future = pool.submit(act, *arguments)
+    pool.shutdown(wait=False)
+    while concurrent.futures.wait([future], 0.05).not_done:
+        while trace and next(shown) < MCP_TRACED:
             yield *trace.popleft(), next(remarks, "")
+    for _ in range(len(trace)):  # the last messages before a server fails say most
+        yield *trace.popleft(), next(remarks, "")
+    with contextlib.suppress(RpcError):
+        return future.result()
 
 
 def mcp_demo(command: Sequence[str], style: Style) -> Traced:
@@ -9326,9 +9333,9 @@ def mcp_demo(command: Sequence[str], style: Style) -> Traced:
             yield from chapter(title, (lesson, ""), style)
             client, remarks = McpClient(server.send, revision=revision), iter(text.split("\n")[1:])
             for act, *arguments in (*MCP_WORK, ("request", missing)):
-                yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
-        tools = client.tools()
-        trace.clear()
+                came = yield from _traced(trace, getattr(client, act), *arguments, remarks=remarks)
+                if act == "tools":
+                    tools = came
         yield "两代的差别"
         for line in table(MCP_DIFFERENCES):
             yield from wrap(f"  {line}", style.width)
@@ -9366,20 +9373,23 @@ def mcp_visit(command: Sequence[str], style: Style) -> Traced:
     yield heading(" ".join(command), style)
     with StdioServer(command, trace=lambda *message: trace.append(message)) as server:
         client = McpClient(server.send, restart=server.restart)
-        yield from _traced(trace, client.connect)
-        if not client.revision:
-            raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
-        about = client.server
-        summary = [
-            f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}",
-            f"协议版本：{client.revision}",
-        ]
-        for capability, method, key, label in _OFFERS:
-            if capability in client.capabilities:
-                entries = (yield from _traced(trace, client.pages, method, key)) or ()
-                summary.append(f"{label} {len(entries)} 个")
-                summary += map(_entry_line, entries)
-        yield from wrap("\n".join(summary), style.width)
+        try:
+            yield from _traced(trace, client.connect)
+            if not client.revision:
+                raise McpError("服务器用 error 拒绝了握手，原因见它最后的答复")
+            about = client.server
+            summary = [f"服务器：{about.get('name', '没有报名字')} {about.get('version', '')}"]
+            summary.append(f"协议版本：{client.revision}")
+            for capability, method, key, label in _OFFERS:
+                if capability in client.capabilities:
+                    entries = (yield from _traced(trace, client.pages, method, key)) or ()
+                    summary.append(f"{label} {len(entries)} 个")
+                    summary += map(_entry_line, entries)
+        except McpError as error:
+            how = f"--mcp-doctor -- {' '.join(command)}"
+            raise McpError(f"{error}\n哪里不对、怎么改，用 {how} 查") from error
+        for line in summary:
+            yield from wrap(line, style.width, 4)
 
 
 # ── Messages of either on screen, or as a trace ──
@@ -9457,16 +9467,19 @@ bytes | 有一行不是 UTF-8 | Python SDK 连接崩溃 | 消息按 UTF-8 编码
 NaN | JSON 里有 {} | TypeScript SDK 一直等到超时 | 换成 null 或字符串
 half | 文字里有半个字符（\ud800 一类） | Python SDK 一直等到超时 | 换成 U+FFFD
 noise | 标准输出上有不是 JSON 的一行：{} | Claude Desktop 弹出错误 | 日志写到标准错误
+split | 一条消息写成了好几行 | 全部官方 SDK 收不到它 | 写在一行里：json.dumps 不加 indent
 no object | 有一行 JSON 不是对象 | Claude Desktop 弹出错误 | 一行写一个 JSON-RPC 对象
 jsonrpc | 有消息没有写 "jsonrpc": "2.0" | 全部官方 SDK 收不到这条消息 | 每条都写上
 error | error 里没有整数 code 和文字 message：{} | 全部官方 SDK 收不到这条消息 | 两样都写上
+text id | 请求的 id 是数字，答复里成了文字 |  | 原样写回请求的 id，有的客户端对不上
 null id | 有消息的 id 是 null |  | 不写这个键，否则 Claude Desktop 弹出错误
 long | 有一行超过 10 MiB | TypeScript SDK 断开连接 | 截短结果，或者分页
 twice | 一个请求答复了两次 | mcp 1.30.0 崩溃 | 每个请求只答复一次
 
 start | initialize（id 是 0）没有得到结果。{} | 全部主机连接不上 | 先让它在终端里跑起来
+buffered | 关闭输入后答复才出来 | 全部主机连接不上 | 立即发出：print 加 flush=True，或用 python -u
 slow | 第一次答复要 {} 秒 | Codex 只等 10 秒 | 先答复，费时的准备用时再做
-about | initialize 的 {} | 全部官方 SDK 连接不上 | 照规范改
+about | {} | 全部官方 SDK 连接不上 |
 window | 握手完成前不回答 {} | VS Code 一直等到超时 | 不认识的请求也要回 error -32601
 again | 不回答第二次 initialize | Claude Desktop 一直等到超时 | 再答复一次
 probe | 不回答 server/discover | 官方 SDK 启动时多等 10 到 60 秒 | 不认识的请求也要回 error -32601
@@ -9477,7 +9490,7 @@ modern | 2026-07-28 的 {} |  | 规范要求写上
 
 list | {} 没有得到结果 | 全部官方 SDK 列不出来 | 没有内容就回空列表
 undeclared | {} 没有得到结果 |  | 没有内容就回空列表：没有声明，Claude 也会问
-shape | {} | 官方 SDK 拒绝整个列表 | 照规范改
+shape | {} | 官方 SDK 拒绝整个列表 |
 names | {} 里有同名的 | Claude 和 OpenAI 的接口拒绝请求 | 改名
 cursor | {} 的 nextCursor 没完没了 | 有的客户端一直翻页 | 最后一页不写它
 name | {} 的名字不合规 | Claude Desktop 不显示任何工具 | 只用英文字母、数字、_、-
@@ -9486,20 +9499,23 @@ no text | {} 没有说明 |  | 写清做什么、什么时候用，模型靠它�
 text | {} 的说明超过 1024 个字符 | OpenAI 的接口拒绝请求 | 改短
 $schema | {} 声明了 $schema | Claude Desktop 和 Claude Code 拒绝这个工具 | 删掉 $schema
 union | {} 最外层有 anyOf、oneOf 或 allOf | Claude 和 OpenAI 的接口拒绝 | 移到属性里面
+schema | {} | Claude 和 OpenAI 的接口拒绝请求 | 按 JSON Schema 写
+stray | {} 不在 properties 里 | Gemini 的接口拒绝请求 | 补上这个参数，或从 required 里删去
 big | {} 超过 8 KB |  | 删去少用的参数，小模型读不下
 
-content | {} | 官方 SDK 拒绝这个结果 | 照规范改
+content | {} | 官方 SDK 拒绝这个结果 |
 output | {} 的结果不符合 outputSchema | 全部官方 SDK 拒绝这个结果 | 两者要一致
 too much | {} 的结果接近 1 MiB | Claude Desktop 拒绝这个结果 | 截短
-silent | 调用{}没有答复 | 全部主机一直等到超时 | 出错也要回 isError 或 error
+silent | 调用后没有答复：{} | 全部主机一直等到超时 | 出错也要回 isError 或 error
 useless | {} |  | 如果错不在参数，看看它缺什么文件、密钥或网络
 unknown | 不回答不认识的方法 | 全部主机一直等到超时 | 不认识的请求也要回 error -32601
 
-fragile | 收到{}之后不再答复 | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+fragile | 收到一行之后不再答复：{} | 对方只要发错一行，连接就断了 | 回 error，继续读下一行
+too deep | 收到一行之后不再答复：{} |  | 回 error，继续读下一行
 wrong lines | 不回答：{} |  | 回 error（-32700、-32600 或 -32602），对方才不会空等
 notified | 回答了通知 |  | 通知没有 id，不要答复，出错也不答
 end | 输入关闭 2 秒后还没有退出 |  | 读到输入结束就退出，不然主机要强行结束它
-died | 中途断开：{} | 全部主机断开连接 | 看它的日志，让它不要退出
+died | 中途断开，{} | 全部主机断开连接 | 让它不要退出；通知没有 id，不用答复
 """
 FAULTS = {
     key: texts
@@ -9538,11 +9554,14 @@ def _true(faults: Mapping[str, object], where: str = "") -> Findings:
 def _in_line(line: bytes | None) -> Findings:
     constants: list[str] = []
     value, data = _loose_json(line, constants.append), line or b""
+    unread = value is None and data
+    split = unread and re.fullmatch(rb'\s*([\[{]|[\]}],?|"[^"]*"(:.*|,))\s*', data)  # by indent=2
     yield from _true({
         "long": line is None,
         "BOM": data.startswith(codecs.BOM_UTF8),
         "bytes": data.decode("utf-8", "ignore").encode("utf-8") != data,
-        "noise": value is None and data and show(data.decode("utf-8", "replace").strip()),
+        "split": bool(split),
+        "noise": unread and not split and show(data.decode("utf-8", "replace").strip()),
         "NaN": " 和 ".join(dict.fromkeys(constants)),
         "half": re.search(HALF_CHARACTER, json.dumps(value, ensure_ascii=False)),
         "no object": value is not None and not isinstance(value, dict),
@@ -9563,12 +9582,14 @@ class Patient(StdioServer):
         self.found: dict[str, dict[str, None]] = {}  # key of FAULTS → its places, each once
         self.patience = 3 * SLOWEST_START  # seconds for one answer
         self.about: dict | None = None  # the result of initialize
-        self.name, self.modern = "", False
-        self.tools: list[dict] = []
+        self.name, self.modern, self.tools = "", False, []
         self.replies = 0  # lines so far that ask nothing
         self._ids = itertools.chain((0, "server-discover-probe-1"), itertools.count(2))
         self._asked: set[str] = set()
-        super().__init__(command)
+        sent = self._sent = collections.deque(maxlen=2)  # the latest methods
+        super().__init__(
+            command, trace=lambda way, item: way == "→" and sent.append(item.get("method", "答复")),
+        )
 
     def note(self, findings: Findings) -> None:
         """Remember faults, each with its places, in one line each."""
@@ -9583,17 +9604,28 @@ class Patient(StdioServer):
             for stage in stages:
                 self.note(stage(self))
         except McpError as error:
-            self.note([("died", error)])
+            self.note([("died", f"最后发给它的是 {' 和 '.join(self._sent)}：{error}")])
 
     def _receive(self, line: bytes | None, waiting: dict) -> None:
         with contextlib.suppress(RecursionError):
             self.note(_in_line(line))
             message = _loose_json(line)
-            self.replies += "method" not in as_object(message)
+            self.replies += (answers := "method" not in as_object(message))
             if isinstance(message, dict):
-                if (id := str(message.get("id"))) in self._asked and id not in waiting:
-                    self.note([("twice", "")])
+                id = str(message.get("id")) if answers else ""
+                self.note(_true({
+                    "twice": id in self._asked and id not in waiting,
+                    "text id": id in self._asked and id.isdecimal() and message["id"] == id,
+                }))
                 super()._receive(encode(json_value({"jsonrpc": "2.0", **message})), waiting)
+
+    def answers_at_last(self) -> bool:
+        """Whether the answer that did not come in time comes once its input is closed."""
+        split, self.patience = "split" in self.found, DOCTOR_SECONDS
+        self.end_input()
+        with contextlib.suppress(ServerGoneError):
+            self.ask("ping")  # never written: only waits for the end of the output
+        return "0" not in self._waiting or "split" in self.found and not split
 
     def ask(self, method: str, params: dict | None = None) -> dict:
         """The reply; {} when there is none in time. Ids are as official clients choose them."""
@@ -9645,9 +9677,35 @@ _DUE = {
 }
 
 
-def _misshapen(key: str, shape: str, value: object, who: str = "") -> Findings:
-    for problem in validate_arguments(value, _DUE[shape]):
-        yield key, who + str(problem).replace("必填参数", "").replace("参数 ", "")
+def _misshapen(key: str, shape: str, value: object, who: str) -> Findings:
+    for path, keyword, text in validate_arguments(value, _DUE[shape]):
+        text, advice = text.replace("必填参数", "").replace("参数 ", ""), "请改正"
+        if keyword == "required":
+            words = re.findall(r"[^.[\]]+", path)
+            *steps, name = [int(word) if word.isdecimal() else word for word in words]
+            near = closest(name, functools.reduce(operator.getitem, steps, value))
+            advice = f"是不是写成了 {near}？" if near else "请补上"
+        yield key, f"{who}：{text}，{advice}"
+
+
+def _in_schema(schema: object, place: str) -> Findings:
+    """What model APIs refuse of a schema though our own checks forgive it."""
+    own = as_object(schema)
+    kinds, required, given = own.get("type", []), own.get("required"), own.get("properties")
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind not in _ANY:
+            meant = _ALIASES.get(str(kind).lower(), "、".join(_ANY))
+            yield "schema", f"{place}.type 是 {show(kind)}，应该是 {meant}"
+    for name in required if isinstance(required, list) and isinstance(given, dict) else ():
+        if name not in [*given]:
+            yield "stray", f"{place}.required 里的 {show(name)}"
+    for key in ("properties", "$defs"):
+        for name, part in as_object(own.get(key)).items():
+            yield from _in_schema(part, f"{place}.{key}.{name}")
+    for key in ("items", "anyOf", "oneOf", "allOf"):
+        parts = own.get(key, [])
+        for part in parts if isinstance(parts, list) else [parts]:
+            yield from _in_schema(part, f"{place}.{key}")
 
 
 def _in_tool(tool: dict, server: str) -> Findings:
@@ -9666,10 +9724,14 @@ def _in_tool(tool: dict, server: str) -> Findings:
             "union": {"anyOf", "oneOf", "allOf"} & schema.keys(),
             "big": len(json_text(json_value(schema))) > 8192,
         }, f"{where} 的 {key}")
+        for note in compile_schema(schema).notes if schema else ():
+            if re.search("不合规定|找不到", note):
+                yield "schema", f"{where} 的 {key} 的 {note.removesuffix('，不予检查')}"
+        yield from _in_schema(schema, f"{where} 的 {key}")
 
 
-def _in_list(key: str, result: dict, server: str) -> Findings:
-    yield from _misshapen("shape", key, result)
+def _in_list(method: str, key: str, result: dict, server: str) -> Findings:
+    yield from _misshapen("shape", key, result, f"{method} 的答复")
     listed = result.get(key)
     entries = [*map(as_object, listed)] if isinstance(listed, list) else []
     names = [show(entry.get("name")) for entry in entries]
@@ -9682,13 +9744,11 @@ def _in_list(key: str, result: dict, server: str) -> Findings:
 
 def _in_result(who: str, result: dict, output: object) -> Findings:
     """What is wrong with the result of a call."""
-    yield from _misshapen("content", "tools/call", result, f"{who} 的结果：")
+    yield from _misshapen("content", "tools/call", result, f"{who}的结果")
     if len(result_text(result)) > 1_000_000:
         yield "too much", who
     if isinstance(output, dict) and result.get("isError") is not True:
-        value = result.get("structuredContent")
-        checkable = not check_schema(output)
-        if not isinstance(value, dict) or checkable and validate_arguments(value, output):
+        if validate_arguments(result.get("structuredContent"), output):
             yield "output", who
 
 
@@ -9731,18 +9791,20 @@ def _opening(patient: Patient) -> Findings:
         reply = patient.ask("initialize", _HELLO)
     took, result = time.monotonic() - begin, reply.get("result")
     if not isinstance(result, dict):
-        yield "start", f"它回答：{show(reply)}" if reply else _last_words(patient.log)
+        late = not reply and patient.answers_at_last()
+        why = f"它回答：{show(reply)}" if reply else _last_words(patient.log)
+        yield "buffered" if late else "start", why
         return
     patient.about = result
     patient.patience = DOCTOR_SECONDS + 2 * took  # the next start takes as long
     patient.name = as_object(result.get("serverInfo")).get("name", "")
     if took > SLOWEST_START:
         yield "slow", math.ceil(took)
-    yield from _misshapen("about", "initialize", result)
+    yield from _misshapen("about", "initialize", result, "initialize 的答复")
     for method, params in (("logging/setLevel", {"level": "info"}), ("ping", None)):
         if not patient.ask(method, params):
             yield "window", method
-    patient.write(encode(notification_message("notifications/initialized")))
+    patient.send(notification_message("notifications/initialized"), 0)
 
 
 def _offers(patient: Patient) -> Findings:
@@ -9759,7 +9821,7 @@ def _offers(patient: Patient) -> Findings:
             if not isinstance(result, dict):
                 yield "list" if capability in offered or not reply else "undeclared", method
                 break
-            yield from _in_list(key, result, patient.name)
+            yield from _in_list(method, key, result, patient.name)
             if key == "tools" and isinstance(result.get(key), list):
                 patient.tools = (patient.tools + result[key])[:MOST_COUNTED]
             seen.append(cursor)
@@ -9793,12 +9855,12 @@ def _calls(patient: Patient) -> Findings:
                 "name": name, "inputSchema": {"type": "object"} as schema,
                 "annotations": {"readOnlyHint": True},
             } if not check_schema(schema):
-                who, reasons = f"工具 {show(name)}", set()
+                who, reasons = f"工具 {show(name)} ", set()
                 for arguments in (_example(schema, 0), _example(schema, 1)):
                     if reasons != {""} and not validate_arguments(arguments, schema):
                         reasons.add((yield from _call(patient, who, tool, arguments)))
                 if len(reasons) == 1 and "" not in reasons:
-                    yield "useless", f"{who} 试了几种参数都失败：{reasons.pop()}"
+                    yield "useless", f"{who}试了几种参数都失败：{reasons.pop()}"
     if not patient.ask("no/such/method"):
         yield "unknown", ""
     if not patient.ask("initialize", _HELLO):
@@ -9813,7 +9875,7 @@ def _manners(patient: Patient) -> Findings:
             if not patient.reacts(line):
                 silent.append(name)
         except McpError:
-            yield "fragile", name
+            yield "too deep" if b"[[" in line else "fragile", name
             return
     if silent:
         yield "wrong lines", "、".join(silent)
@@ -9879,7 +9941,7 @@ def mcp_doctor_text(command: Sequence[str]) -> Iterator[str]:
         counts[mark] += len(found[key])
         for where in found[key][:MOST_PLACES]:
             texts = (what.format(where).rstrip("。"), *advice)
-            yield f"{mark} " + "".join(f"{text}。" for text in texts if text)
+            yield f"{mark} " + "".join(f"{text}。" for text in texts if text).replace("？。", "？")
         if more := found[key][MOST_PLACES:]:
             yield f"{mark} 同样的问题还有 {len(more)} 处。"
     yield f"{counts[GRAVE]} 个问题会让主机出错，{counts[ADVICE]} 条建议。" if found else SOUND
@@ -10321,8 +10383,12 @@ def run_mcp_demo(args, style: Style) -> Iterator[str]:
 
 def run_mcp_doctor(args, style: Style) -> Iterator[str]:
     """--mcp-doctor: what would go wrong with a server in which host. Exit code 1 if anything."""
-    lines = [*mcp_doctor_text(args.rest or our_server(args))]
-    yield from lines
+    screen = LiveScreen(_writer(sys.stderr), style, terminal=sys.stderr.isatty())
+    with contextlib.closing(screen):
+        screen.wait("正在体检")
+        lines = [*mcp_doctor_text(args.rest or our_server(args))]
+    for line in lines:
+        yield from wrap(line, style.width, columns(f"{GRAVE} "))
     if any(line.startswith(GRAVE) for line in lines):
         raise SystemExit(1)
 
@@ -10685,12 +10751,10 @@ def _flag_lines(rows: Iterable, width: int) -> Iterator[str]:
     indent = HELP_LEFT if width >= SIDE_BY_SIDE else 6
     for row in rows:
         left = f"  {row.flag} {row.metavar}".rstrip()
-        first, *more = wrap(row.help, width - indent)
         if columns(left) >= indent:
             yield left
             left = ""
-        yield pad(left, indent) + first
-        yield from (" " * indent + line for line in more)
+        yield from wrap(pad(left, indent) + row.help, width, indent)
 
 
 def short_help(style: Style) -> Iterator[str]:
@@ -10731,6 +10795,8 @@ def _sorted_words(words: Iterable[str], rows: dict) -> dict[str, list[str]]:
         flag, equals, value = word.partition("=")
         row, values = rows.get(flag), [value] if equals else []
         if row is None:
+            if command and word[:1] != "-" and "--" in rows[command].metavar:
+                raise UsageError(f"别家服务器的命令写在 -- 后面：{command} -- {said(word)} …")
             if command is None or re.fullmatch(r"-+[A-Za-z]\S*", word):
                 near = closest(flag, [*rows, *ABOUT])
                 hint = f"是不是想写 {near}？" if near else "用 --help 看怎么写"

@@ -75,6 +75,9 @@ def text(raw):
         (["--ask", "x", "--trace-args"], "--trace-args 要和 --trace"),
         (["1", "--demo"], "不认识 1"),
         (["--ask", "two", "words"], "有空格时请加引号"),
+        (["--mcp-doctor", "python3", "x.py"], "--mcp-doctor -- python3 …"),
+        (["--mcp-demo", "npx", "-y", "x"], "--mcp-demo -- npx …"),
+        (["--mcp-doctor", "--jsn"], "是不是想写 --json"),
         (["--mcp-server", "x"], "--mcp-server 后面不用写值"),
         (["--schema", "--format", "--lint"], "--format 后面要跟一个值"),
         (["--ask", "--model", "m"], "--ask 后面要跟一个值"),
@@ -231,6 +234,11 @@ def test_colour_only_on_a_terminal_that_wants_it():
     assert b"\x1b[" not in on_a_terminal(["--demo", "1"], NO_COLOR="1")
     assert b"\x1b[" not in on_a_terminal(["--demo", "1"], TERM="dumb")
     assert b"\x1b[" not in run(["--demo", "1"]).stdout
+
+
+def test_the_doctor_counts_the_seconds_on_a_terminal():
+    slow = ["--mcp-doctor", "--", sys.executable, "-c", "import time; time.sleep(1.5)"]
+    assert "正在体检 1 秒" in on_a_terminal(slow, code=1).decode("utf-8")
 
 
 def test_a_reader_that_leaves_early_is_no_error():

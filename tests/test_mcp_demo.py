@@ -46,6 +46,13 @@ def test_trace_is_the_lecture_session_and_then_the_stateless_one(trace):
     )
 
 
+def test_ids_of_a_session_have_no_gap(trace):
+    sent = [
+        row["message"]["id"] for row in trace if row["direction"] == "→" and "id" in row["message"]
+    ]
+    assert sent == [1, 2, 3, 4, 5, 6, *range(1, 8)]
+
+
 def test_trace_shows_both_kinds_of_error(trace):
     replies = [row["message"] for row in trace if row["direction"] == "←"]
     assert [r["error"]["code"] for r in replies if "error" in r] == [-32602, -32601] * 2
@@ -115,6 +122,48 @@ for line in sys.stdin:
 def test_visit_that_fails_shows_what_was_said_and_has_exit_code_1(body, shown):
     code, out, err = run("--mcp-demo", "--", sys.executable, "-c", body)
     assert code == 1 and shown in out and err.startswith("没有完成")
+    assert f"--mcp-doctor -- {sys.executable}" in err
+
+
+WAITS = """
+import json, os, sys, time
+message = json.loads(input())
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -1, "message": "no"}}))
+"""
+
+
+def test_a_request_is_shown_before_it_is_answered(tmp_path):
+    asked = tmp_path / "asked"
+    visit = m.mcp_visit([sys.executable, "-c", WAITS, str(asked)], STYLE)
+    assert next(item for item in visit if item[0] == "→")[1]["method"] == "server/discover"
+    asked.touch()
+    direction, message, _ = next(visit)
+    assert (direction, message["error"]["code"]) == ("←", -1)
+    visit.close()
+
+
+LISTS = """
+import json, sys
+tools = [{"name": "tool", "description": "very long " * 30, "inputSchema": {"type": "object"}}]
+RESULTS = {
+    "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}},
+    "tools/list": {"tools": tools},
+}
+for message in map(json.loads, sys.stdin):
+    if "id" in message:
+        result = RESULTS.get(message["method"], {})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+def test_what_a_server_offers_hangs_under_its_first_line():
+    _, out, _ = run("--mcp-demo", "--", sys.executable, "-c", LISTS)
+    first, *more = out[out.index("  tool  very") :].splitlines()
+    assert first.startswith("  tool  very long") and len(more) > 2
+    assert all(line.startswith(("    very", "    long")) for line in more)
+    assert all(len(line) <= 80 for line in (first, *more))
 
 
 def test_visit_to_a_server_that_writes_without_end_comes_to_an_end(monkeypatch):
@@ -127,7 +176,7 @@ def test_visit_to_a_server_that_writes_without_end_comes_to_an_end(monkeypatch):
     with pytest.raises(m.McpError):
         for item in m.mcp_visit(endless, m.Style(80)):
             shown.append(item)
-            assert len(shown) <= 100
+            assert len(shown) <= 200
             time.sleep(0.001)  # a slow screen
 
 

@@ -1,6 +1,7 @@
 """§20: the doctor finds every planted fault, once and nothing else, and none in our own server."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -96,6 +97,7 @@ PLANTED = {
     "NaN": "CALLED['structuredContent'] = {'x': float('nan')}",
     "half": "CALLED['content'][0]['text'] = chr(0xd800)",
     "noise": "print('Server started', flush=True)",
+    "split": "dumps = json.dumps; json.dumps = lambda value: dumps(value, indent=1)",
     "no object": around("tools/list", r"write(b'[]\n')"),
     "jsonrpc": around("ping", r"write(b'{\"method\":\"notifications/x\"}\n')"),
     "error": around("no/such/method", "send(id=id, error='no'); return"),
@@ -103,9 +105,12 @@ PLANTED = {
         "tools/list",
         r"write(b'{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":1,\"message\":\"\"}}\n')",
     ),
+    "text id": "old = send\ndef send(**message):\n"
+    "    old(**{**message, 'id': str(message['id'])} if 'id' in message else message)",
     "long": "CALLED['content'][0] = {'type': 'image', 'data': 'x' * 11_000_000, 'mimeType': 'x/y'}",
     "twice": around("tools/list", after="send(id=id, result=RESULTS[method])"),
     "start": "sys.exit('no key')",
+    "buffered": "def write(data): sys.stdout.buffer.write(data)",
     "slow": around("initialize", "time.sleep(0.2)"),
     "window": around("initialize", "global ready; ready = False")
     + silent("logging/setLevel").replace("old", "older"),
@@ -122,6 +127,8 @@ PLANTED = {
     "text": "TOOL['description'] = 'x' * 1025",
     "$schema": f"SCHEMA['$schema'] = {DRAFT!r}",
     "union": "SCHEMA['anyOf'] = [{}]",
+    "schema": "N['type'] = 'int'",
+    "stray": "SCHEMA['required'] = ['n', 'k']",
     "big": "SCHEMA['properties']['n']['description'] = 'x' * 9000",
     "output": OUTPUT + "CALLED['structuredContent'] = {'b': 1}",
     "too much": "CALLED['content'][0]['text'] = 'x' * 1_100_000",
@@ -132,6 +139,7 @@ PLANTED = {
     "    if method == 'initialize' and first: return\n"
     "    first.append(method); old(method, *rest)\n" + LEGACY,
     "fragile": "def broken(line): sys.exit(1)",
+    "too deep": "def broken(line): line[:2] == b'[[' and sys.exit(1); fail(None, -32700)",
     "wrong lines": "def broken(line): pass",
     "notified": "def noted(message): message['method'][-7:] == 'no_such' and fail(None, -32601)",
     "end": "def finish(): time.sleep(30)",
@@ -150,6 +158,7 @@ PLANTED = {
 ALSO = {
     "long": {"silent"},
     "died": {"stateless"},
+    "split": {"start"},
     "again": {"locked"},
 }
 
@@ -169,8 +178,7 @@ def test_tidy_server_and_our_own_have_nothing(tmp_path):
 
 @pytest.mark.parametrize("fault", m.FAULTS)
 def test_planted_fault_is_found(tmp_path, monkeypatch, fault):
-    if fault == "slow":
-        monkeypatch.setattr(m, "SLOWEST_START", 0.15)
+    monkeypatch.setattr(m, "SLOWEST_START", {"slow": 0.15, "buffered": 0.5}.get(fault, 10.0))
     found = m.mcp_examine(server(tmp_path, PLANTED[fault]))
     assert fault in found and found.keys() - {fault} <= ALSO.get(fault, set())
 
@@ -183,7 +191,11 @@ SHAPES = [
     ("about", "ABOUT['instructions'] = None", "instructions"),
     ("shape", "TOOL['title'] = None", "tools[0].title"),
     ("shape", "RESULTS['tools/list'] = {'tools': {}}", "tools"),
-    ("shape", "del TOOL['name']", "缺少 tools[0].name"),
+    ("shape", "del TOOL['name']", "tools/list 的答复：缺少 tools[0].name，请补上"),
+    ("shape", "RESULTS['prompts/list'] = {}", "prompts/list 的答复：缺少 prompts，请补上"),
+    ("shape", "TOOL['input_schema'] = TOOL.pop('inputSchema')", "是不是写成了 input_schema？"),
+    ("about", "ABOUT['server_info'] = ABOUT.pop('serverInfo')", "是不是写成了 server_info？"),
+    ("about", "del ABOUT['capabilities']", "initialize 的答复：缺少 capabilities，请补上"),
     ("shape", "TOOL['title'] = 5", "tools[0].title"),
     ("shape", "SCHEMA.clear()", "缺少 tools[0].inputSchema.type"),
     ("shape", "TOOL['inputSchema'] = None", "tools[0].inputSchema"),
@@ -197,6 +209,7 @@ SHAPES = [
     ("content", "del CALLED['content']", "缺少 content"),
     ("content", "CALLED['content'] = None", "content"),
     ("content", "CALLED['content'] = [{'type': 'hologram'}]", "的结果：content[0].type"),
+    ("content", "CALLED['content'] = 'x'", '工具 "look" 的结果：content 应该是 array'),
 ]
 
 
@@ -205,7 +218,40 @@ def test_what_official_clients_refuse_is_found(tmp_path, fault, body, place):
     found = m.mcp_examine(server(tmp_path, body))
     (where,) = found[fault]
     assert place in where and "参数" not in where
-    assert found.keys() - {fault} <= {"name", "no text", "output"}
+    assert found.keys() - {fault} <= {"name", "no text", "output", "schema"}
+
+
+REFUSED = [
+    ("schema", "N['type'] = 'int'", 'inputSchema.properties.n.type 是 "int"，应该是 integer'),
+    ("schema", "N['type'] = 'Widget'", 'n.type 是 "Widget"'),
+    ("schema", "N['type'] = ['integer', 'nil']", 'n.type 是 "nil"'),
+    ("schema", "SCHEMA['properties']['l'] = {'items': {'type': 'str'}}", "l.items"),
+    ("schema", "SCHEMA['properties']['l'] = {'anyOf': [{'type': 'float'}, {}]}", "l.anyOf.type"),
+    ("schema", "SCHEMA['$defs'] = {'d': {'type': 'dict'}}", "$defs.d.type"),
+    ("schema", "N['required'] = True", "required 的值 true"),
+    ("schema", "SCHEMA['properties']['l'] = {'$ref': '#/$defs/none'}", "$ref"),
+    ("stray", "SCHEMA['required'] = ['n', 'k']", 'inputSchema.required 里的 "k"'),
+    ("stray", "SCHEMA['properties']['o'] = {'properties': {}, 'required': ['k']}", ".o.req"),
+]
+
+
+@pytest.mark.parametrize("fault, body, place", REFUSED)
+def test_what_model_apis_refuse_of_a_schema_is_told(tmp_path, fault, body, place):
+    (where,) = m.mcp_examine(server(tmp_path, body)).pop(fault)
+    assert where.startswith('工具 "look" 的 inputSchema') and place in where
+
+
+def test_a_schema_that_is_sound_has_no_finding(tmp_path):
+    body = (
+        "SCHEMA['properties']['l'] = {'type': ['array', 'null'], 'items': {'$ref': '#/$defs/d'}}\n"
+        "SCHEMA['$defs'] = {'d': {'anyOf': [{'required': ['x']}, {'type': 'null'}], 'if': {}}}"
+    )
+    assert m.mcp_examine(server(tmp_path, body)) == {}
+
+
+def test_a_request_of_the_server_itself_is_no_second_answer(tmp_path):
+    body = "def broken(line): b'result' in line or fail(None, -32700)\n"
+    assert m.mcp_examine(server(tmp_path, body + around("ping", "send(id=0, method='ping')"))) == {}
 
 
 def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_era(tmp_path):
@@ -215,6 +261,26 @@ def test_a_server_that_does_not_shake_hands_after_a_probe_is_locked_in_either_er
         "    if method == 'server/discover': dead.append(1)\n    old(method, id, params)"
     )
     assert m.mcp_examine(server(tmp_path, body)).keys() == {"locked"}
+
+
+@pytest.mark.parametrize(
+    "fault", ["about", "shape", "content", "silent", "fragile", "too deep", "useless", "died"]
+)
+def test_words_and_what_is_named_in_them_stand_well_together(tmp_path, fault):
+    for line in m.mcp_doctor_text(server(tmp_path, PLANTED[fault])):
+        assert not re.search(
+            '[一-鿿][A-Za-z"]|[A-Za-z"][一-鿿]|(?<!\\d)[一-鿿] [一-鿿]|？。', line
+        ), line
+
+
+def test_a_crash_says_after_which_messages(tmp_path):
+    (where,) = m.mcp_examine(server(tmp_path, "def noted(message): sys.exit('no id')"))["died"]
+    assert "notifications/initialized 和 tools/list" in where and "no id" in where
+
+
+@pytest.mark.parametrize("text", ["{'jsonrpc': '2.0'}", "[info] up", '{"a": 1', "} done {"])
+def test_a_log_line_is_no_part_of_a_message(tmp_path, text):
+    assert m.mcp_examine(server(tmp_path, f"print({text!r}, flush=True)")).keys() == {"noise"}
 
 
 def test_finding_is_one_line_that_says_what_whom_and_how(tmp_path):
@@ -248,6 +314,7 @@ class Odd(m.Patient):
     def __init__(self, answers):
         self.answers, self.log, self.written = answers, [], []
         self.about, self.tools, self.name, self.modern = None, [], "", False
+        self.trace = print
 
     def ask(self, method, params=None):
         return {"result": self.answers.get(method.split("/")[0])}
@@ -297,6 +364,13 @@ def test_exit_code_is_1_only_when_a_host_breaks(tmp_path):
     assert (code, err) == (1, "") and "[问题]" in out and "Server started" in out
     code, out, err = doctor("--", "no-such-program")
     assert (code, out) == (1, "") and err.count("\n") == 1 and "no-such-program" in err
+
+
+def test_findings_hang_and_no_word_is_broken(tmp_path):
+    _, out, _ = doctor("--", *server(tmp_path, PLANTED["about"] + "\n" + PLANTED["noise"]))
+    first, *more = out.splitlines()
+    assert all(line[:1] == "[" or line[:7] == " " * 7 for line in (first, *more[:-1]))
+    assert all(m.columns(line) <= 80 for line in (first, *more)) and '"2025-03-26"' in out
 
 
 def test_only_tools_that_say_they_read_are_called(tmp_path):
