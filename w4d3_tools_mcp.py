@@ -10713,7 +10713,7 @@ OPTIONS = (
     _flag("--max-turns", "N", "最多请求模型几次，默认 8", ASK, _positive(int), 8),
     _flag("--timeout", "SECONDS", "一次回复最多等多久", MODEL, _positive(float)),
     _flag("--no-stream", "", "不用流式", ASK),
-    _flag("--tool-choice", "CHOICE", "auto、none，或要求第一轮就调用：required、工具名；默认 auto，不发送",
+    _flag("--tool-choice", "CHOICE", "auto（默认）、none；第一轮还可以是 required 或工具名",
           ASK, _not_blank, "auto"),
     _flag("--route", "K",
           f"先挑最合适的 K 个工具再问；多于 {ROUTE_ABOVE} 个时自动挑 {ROUTED_TO} 个",

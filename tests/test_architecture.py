@@ -30,7 +30,7 @@ HEAVY = (
 )
 # The design asks for 3,800 lines; all 21 sections with every quirk of the reference pages take
 # three times that. The bound stands right above what is there, so that growth is noticed.
-LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 60, 12, 10_850
+LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 60, 12, 10_950
 
 
 def sections():
