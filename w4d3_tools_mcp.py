@@ -398,6 +398,7 @@ def _begin(line: str, below: str) -> tuple:
 def _entries(entry: str, lines: list[tuple[int, str]]) -> dict[str, str]:
     """Name → text; what is indented deeper belongs to the name above."""
     import inspect
+
     margin = next((depth for depth, line in lines if line), 0)
     begins, names = _regex(entry).fullmatch, _regex(r"\w+").findall
     found, text = {}, []  # what stands above the first name is dropped
@@ -423,6 +424,7 @@ def parse_docstring(text: str | None) -> Docstring:
     {'city': '城市名'}
     """
     import inspect
+
     lines = [line.rstrip() for line in inspect.cleandoc(text or "").splitlines()]
     kind, indent, entry, held = "text", -1, "", []  # of the section that a line stands in
     sections = [(kind, entry, held)]
@@ -927,6 +929,7 @@ class Parameters(NamedTuple):
 def _signature(fn: Any, name: str) -> list[Parameter]:
     """The parameters a caller fills in: no `self`, no `*args`, no `**kwargs`."""
     import inspect
+
     try:
         found = list(inspect.signature(fn).parameters.values())
     except (ValueError, TypeError) as error:
@@ -1009,6 +1012,7 @@ def _record_fields(cls: type, args: tuple) -> list[Parameter]:
 def _name_and_doc(fn: Any) -> tuple[str, str | None]:
     """Name and docstring, but not the "Point(x, y)" that dataclass and namedtuple make up."""
     import inspect
+
     if isinstance(inner := inspect.unwrap(fn), functools.partial):  # it has no name to hand on
         return _name_and_doc(inner.func)
     if hasattr(fn, "__name__"):
@@ -1019,6 +1023,7 @@ def _name_and_doc(fn: Any) -> tuple[str, str | None]:
 
 def _record_shape(cls: type, args: tuple, scope: _Scope) -> Shape:
     import inspect
+
     name, doc = cls.__name__, parse_docstring(_name_and_doc(cls)[1])
     module = vars(inspect.getmodule(cls) or types)
     inside = _Scope({**scope.names, **scope.local, **module}, _names_inside(cls), scope)
@@ -1045,6 +1050,7 @@ def _record(origin, args, scope):
 def _scope_of(fn: Any) -> _Scope:
     """The names for a function's postponed annotations: of module, class, closure, variables."""
     import inspect
+
     written = inspect.unwrap(fn)
     if isinstance(written, functools.partial):
         return _scope_of(written.func)
@@ -1101,6 +1107,7 @@ def output_schema(fn: Callable) -> dict | None:
     """An object schema if the function returns a TypedDict or dataclass, else None; no error."""
     import dataclasses
     import inspect
+
     with contextlib.suppress(Exception):  # what cannot be described is no reason to refuse the tool
         scope, tp = _scope_of(fn), inspect.signature(fn).return_annotation
         tp = scope.resolve(tp) if isinstance(tp, str) else tp
@@ -1722,7 +1729,7 @@ _SHAPES = {
 KEYWORDS = {
     "$ref": (_EVERY, "pointer", _rule_ref),
     "enum": (_EVERY, "values", _rule_enum),
-    "const": (_EVERY, "value", lambda *args: _rule_enum(*args)),  # its own, beside that of enum
+    "const": (_EVERY, "value", functools.partial(_rule_enum)),  # another rule: equal ones run once
     "pattern": ("string", "pattern", _rule_pattern),
     "format": ("string", "text", _rule_format),
     "prefixItems": ("array", "schemas", _rule_parts),
@@ -9344,7 +9351,7 @@ def mcp_demo(command: Sequence[str], style: Style) -> Traced:
         yield from chapter("第三段  模型通过 MCP 用工具", (lesson, ""), style)
         yield from demo_text(1, tools, style)
         yield "\n这一次调用在管道上是这两条消息：\n"
-        yield from _traced(trace, bool)
+        yield from _traced(trace, bool)  # nothing more to do: the loop has sent them
     yield from wrap(
         "主机和工具之间是 MCP，主机和模型之间是 function calling：各管一段，互不代替。",
         style.width,

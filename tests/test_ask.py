@@ -51,7 +51,7 @@ def ask(*flags: str, env: dict | None = None, stdin: bytes | None = b"", questio
     )
 
 
-def asking(server: FakeServer, *flags: str) -> subprocess.Popen:
+def asking(server: FakeServer, *flags: str, stdin: int | None = None) -> subprocess.Popen:
     """The running process of --ask against a fake server."""
     return subprocess.Popen(
         [
@@ -65,6 +65,7 @@ def asking(server: FakeServer, *flags: str) -> subprocess.Popen:
             "m",
             *flags,
         ],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
@@ -654,23 +655,7 @@ def test_approve_asks_before_each_call(reply, result):
 
     master, slave = pty.openpty()
     with FakeServer(CALLS, ANSWERS) as server:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                PROGRAM,
-                "--ask",
-                QUESTION,
-                "--base-url",
-                server.url,
-                "--model",
-                "m",
-                "--approve",
-            ],
-            stdin=slave,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**CLEAN, "PYTHONIOENCODING": "utf-8"},
-        )
+        child = asking(server, "--approve", stdin=slave)
         os.close(slave)
         seen = ""
         while "[y/N]" not in seen:
